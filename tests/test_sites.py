@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import glassformer
 from glassformer.blueprints import blueprint
@@ -16,9 +18,10 @@ from glassformer.engine.protocol import Feed, Want
 from glassformer.ground import sites
 from glassformer.ground.changes import Change, Where
 from glassformer.ground.errors import SiteError
-from glassformer.ground.sites import Watch
+from glassformer.ground.sites import SiteNames, Watch
 from glassformer.torch.arguments import ForwardArguments
 from tests.parity import reference
+from tests.site_names import usual_sites
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen3"])
@@ -40,12 +43,14 @@ IDS = torch.tensor([[5, 9, 14, 3, 77, 21], [8, 8, 100, 42, 6, 7]])
 
 
 def test_every_site_and_its_axes() -> None:
-    known = list(sites.all_sites(2))
-    assert known[0] == "embedding"
-    assert known[-1] == "scores"
-    assert len(known) == len(set(known)) == 1 + 2 * (len(sites.SELF_ATTENTION) + len(sites.MLP)) + 2
+    assert len(sites.EVERY_NAME) == len(set(sites.EVERY_NAME))
     assert sites.axes("blocks.1.attention.pattern") == ("batch", "heads", "length", "keys")
-    assert sites.expand(["blocks.*.residual"], 2) == ("blocks.0.residual", "blocks.1.residual")
+    assert usual_sites(2).expand(["blocks.*.residual"]) == ("blocks.0.residual", "blocks.1.residual")
+
+
+@given(st.permutations(usual_sites(2, 2, (1,)).names), st.integers(2, 9))
+def test_sites_stand_in_the_order_of_a_pass(names: list[str], blocks: int) -> None:
+    assert SiteNames.of(names, blocks).names == usual_sites(2, 2, (1,)).names
 
 
 @pytest.mark.parametrize("name", ["blocks.0.resdual", "blocks.x.residual", "blocks", "score"])
@@ -53,14 +58,14 @@ def test_an_unknown_site_is_refused(name: str) -> None:
     with pytest.raises(SiteError, match="there is no site"):
         sites.axes(name)
     with pytest.raises(SiteError, match="model of 2 blocks"):
-        Watch.of(name, blocks=2)
+        Watch.of(name, names=usual_sites(2))
 
 
 def test_the_blueprint_has_every_site_and_its_shape(model: Any) -> None:
     result = model(IDS, watch="*").sites
     described = blueprint(model.config).sites
     sizes = {"batch": 2, "length": 6, "keys": 6}
-    assert result.keys() == described.keys() == set(sites.all_sites(3))
+    assert result.keys() == described.keys() == set(usual_sites(3).names)
     for site, shape in described.items():
         assert result[site].shape == tuple(sizes.get(size, size) for size in shape), site
 
@@ -86,7 +91,7 @@ def test_watching_changes_no_bit(model: Any) -> None:
 def test_executor_rows_are_watched_one_by_one(model: Any) -> None:
     """One watched row among three of different lengths: all scores stay the same, and its sites are its own."""
     rows = [[5, 9, 14, 3], [8, 8, 100, 42, 6, 7, 31], [70, 2]]
-    watch = Watch.of("*", blocks=3)
+    watch = Watch.of("*", names=usual_sites(3))
     unwatched, watched = PlainExecutor(model), PlainExecutor(model)
     before = unwatched.run([Feed(unwatched.open(), ids, Want.ALL) for ids in rows])
     after = watched.run([Feed(watched.open(), ids, Want.ALL, watch=watch if n == 0 else None) for n, ids in enumerate(rows)])
@@ -172,7 +177,7 @@ class TestWatchArgument:
 class TestChanges:
     def test_zeroing_a_head_equals_cutting_its_weights(self, model: Any, tmp_path: Path) -> None:
         site = "blocks.1.attention.heads"
-        changed = model(IDS, watch=Watch.of(blocks=3, changes={site: Change(scale=0.0, heads=[2])}))
+        changed = model(IDS, watch=Watch.of(names=usual_sites(3), changes={site: Change(scale=0.0, heads=[2])}))
         model.save_pretrained(tmp_path)
         cut = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path).requires_grad_(False)
         size = model.config.head_dim
@@ -184,25 +189,28 @@ class TestChanges:
         result = model(IDS, watch="*")
         for site in ("embedding", "blocks.0.residual", "blocks.2.mlp.hidden", "blocks.1.attention.value", "scores"):
             same = Change(scale=0.0, shift=result.sites[site])
-            patched = model(IDS, watch=Watch.of("scores", blocks=3, changes={site: same}))
+            patched = model(IDS, watch=Watch.of("scores", names=usual_sites(3), changes={site: same}))
             assert torch.equal(patched.logits, result.logits), site
 
     def test_a_changed_pattern_goes_into_the_output(self, model: Any) -> None:
         site = "blocks.0.attention.pattern"
         result = model(IDS, watch=[site, "blocks.0.attention.heads"])
         same = Change(scale=0.0, shift=result.sites[site])
-        patched = model(IDS, watch=Watch.of("blocks.0.attention.heads", blocks=3, changes={site: same}))
+        patched = model(IDS, watch=Watch.of("blocks.0.attention.heads", names=usual_sites(3), changes={site: same}))
         assert torch.allclose(patched.logits, result.logits, atol=1e-4)
         flat = Change(scale=0.0, shift=torch.full((6,), 1 / 6), heads=frozenset({0}))
         uniform = model(
-            IDS, watch=Watch.of("blocks.0.attention.heads", "blocks.0.attention.value", blocks=3, changes={site: flat})
+            IDS,
+            watch=Watch.of(
+                "blocks.0.attention.heads", "blocks.0.attention.value", names=usual_sites(3), changes={site: flat}
+            ),
         )
         mean = uniform.sites["blocks.0.attention.value"][:, 0].mean(1, keepdim=True).expand(-1, 6, -1)
         assert torch.allclose(uniform.sites["blocks.0.attention.heads"][:, 0], mean, atol=1e-5)
 
     def test_positions_count_from_the_start_of_the_sequence(self, model: Any) -> None:
         site = "blocks.0.residual"
-        change = Watch.of(site, blocks=3, changes={site: Change(scale=0.0, positions=frozenset({4}))})
+        change = Watch.of(site, names=usual_sites(3), changes={site: Change(scale=0.0, positions=frozenset({4}))})
         output = model(IDS, watch=change)
         assert float(output.sites[site][:, 4].abs().max()) == 0.0
         assert float(output.sites[site][:, 3].abs().min()) > 0.0
@@ -213,13 +221,13 @@ class TestChanges:
     def test_heads_and_positions_together(self, model: Any) -> None:
         site = "blocks.0.attention.query"
         change = Change(scale=0.0, positions=frozenset({1, 4}), heads=frozenset({0, 3}))
-        value = model(IDS, watch=Watch.of(site, blocks=3, changes={site: change})).sites[site]
+        value = model(IDS, watch=Watch.of(site, names=usual_sites(3), changes={site: change})).sites[site]
         zero = value.abs().amax((0, 3)) == 0
         assert zero.nonzero().tolist() == [[0, 1], [0, 4], [3, 1], [3, 4]]
 
     def test_only_the_watched_row_is_changed(self, model: Any) -> None:
         executor = PlainExecutor(model)
-        zero = Watch.of(blocks=3, changes={"blocks.0.residual": Change(scale=0.0), "scores": Change(shift=1.0)})
+        zero = Watch.of(names=usual_sites(3), changes={"blocks.0.residual": Change(scale=0.0), "scores": Change(shift=1.0)})
         rows = [[5, 9, 14, 3], [8, 8, 100]]
         changed = executor.run([Feed(executor.open(), ids, watch=zero if n else None) for n, ids in enumerate(rows)])
         untouched = PlainExecutor(model)

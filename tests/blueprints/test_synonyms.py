@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ import glassformer
 from glassformer import Change
 from glassformer.blueprints import blueprint, read_config
 from glassformer.ground.errors import SiteError
-from glassformer.ground.sites import Synonyms, Watch, axes, expand
+from glassformer.ground.sites import Synonyms, Watch, axes
 from tests.parity import reference
 from tests.see.models import EXECUTORS, TEXT, both
+from tests.site_names import usual_sites
 
 IDS = torch.tensor([[5, 9, 14, 3, 77, 21]])
 
@@ -66,20 +68,24 @@ def test_module_paths_have_the_numbers_of_the_references_modules(family: str, tm
 
 
 def test_transformer_lens_names_and_patterns() -> None:
-    counts = described("gpt2").block_counts
-    assert expand(["blocks.1.hook_resid_pre", ("resid_pre", 0)], *counts) == ("embedding", "blocks.0.residual")
-    assert expand(["blocks.*.hook_resid_pre"], *counts) == ("embedding", "blocks.0.residual", "blocks.1.residual")
-    assert expand(["blocks.*.attn.hook_z", "z.1"], *counts) == tuple(f"blocks.{n}.attention.heads" for n in range(3))
-    assert expand(["transformer.h.2.mlp.output"], *counts) == expand([("mlp_out", 2)], *counts) == ("blocks.2.mlp.update",)
-    assert expand(["q.0", "k.0"], *counts) == ("blocks.0.attention.query", "blocks.0.attention.key")
-    assert expand(["*"], *counts) == expand(["*"], 3)  # our own names come first
+    names = described("gpt2").site_names
+    assert names.expand(["blocks.1.hook_resid_pre", ("resid_pre", 0)]) == ("embedding", "blocks.0.residual")
+    assert names.expand(["blocks.*.hook_resid_pre"]) == ("embedding", "blocks.0.residual", "blocks.1.residual")
+    assert names.expand(["blocks.*.attn.hook_z", "z.1"]) == tuple(f"blocks.{n}.attention.heads" for n in range(3))
+    assert names.expand(["transformer.h.2.mlp.output"]) == names.expand([("mlp_out", 2)]) == ("blocks.2.mlp.update",)
+    assert names.expand(["q.0", "k.0"]) == ("blocks.0.attention.query", "blocks.0.attention.key")
+    assert names.expand(["*"]) == usual_sites(3).names  # our own names come first
 
 
 def test_our_names_ask_for_no_synonyms() -> None:
     def fail() -> Synonyms:
         raise AssertionError
 
-    assert expand(["blocks.0.residual", "blocks.*.middle"], 1, 0, (), fail) == ("blocks.0.middle", "blocks.0.residual")
+    names = replace(usual_sites(1), synonyms=fail)
+    assert names.expand(["blocks.0.residual", "blocks.*.middle"]) == (
+        "blocks.0.middle",
+        "blocks.0.residual",
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,13 +107,13 @@ def test_our_names_ask_for_no_synonyms() -> None:
 )
 def test_names_without_a_counterpart(family: str, name: Any, message: str) -> None:
     with pytest.raises(SiteError, match=message):
-        Watch.parse([name], *described(family).block_counts)
+        Watch.parse([name], described(family).site_names)
 
 
 @pytest.mark.parametrize("watch", [[("resid_pre",)], [("resid_pre", True)], {("z", 1, 2): Change()}])
 def test_pairs_that_name_no_site(watch: Any) -> None:
     with pytest.raises(SiteError, match="a watch names"):
-        Watch.parse(watch, *described("gpt2").block_counts)
+        Watch.parse(watch, described("gpt2").site_names)
 
 
 class TestEverywhere:

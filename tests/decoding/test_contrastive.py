@@ -35,7 +35,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def states_and_scores(model: Any, ids: list[int], source: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """Each token's last state, of length one, and the scores after the last: everything is read anew."""
-    if model.base_model.block_counts[1]:
+    if model.config.encoder_layers:
         output = model(torch.tensor([source]), decoder_input_ids=torch.tensor([ids]), output_hidden_states=True)
         states = output.decoder_hidden_states[-1][0]
     else:
@@ -46,7 +46,7 @@ def states_and_scores(model: Any, ids: list[int], source: list[int]) -> tuple[to
 
 def slow_contrastive(model: Any, prompt: list[int], alpha: float, k: int, count: int) -> list[int]:
     """Equation 5 of https://arxiv.org/abs/2202.06417, a candidate at a time."""
-    ids = [model.config.decoder_start_token_id] if model.base_model.block_counts[1] else prompt
+    ids = [model.config.decoder_start_token_id] if model.config.encoder_layers else prompt
     start = len(ids)
     for _ in range(count):
         states, scores = states_and_scores(model, ids, prompt)

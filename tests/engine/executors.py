@@ -93,8 +93,7 @@ class Subject:
         return prompts, [ids(length) for length in reversed(lengths)] if self.blueprint.encoder_blocks else None
 
     def watch(self, *patterns: str, **changes: Any) -> Watch:
-        blocks, encoder, routed, _ = self.blueprint.block_counts
-        return Watch.of(*patterns, blocks=blocks, encoder=encoder, routed=routed, **changes)
+        return Watch.of(*patterns, names=self.blueprint.site_names, **changes)
 
     def verdict(self, other: Executor, lengths: Sequence[int] = LENGTHS) -> Verdict:
         """Another executor beside the plain one in float32."""
@@ -102,8 +101,7 @@ class Subject:
 
     def verdicts(self, others: Sequence[Executor], lengths: Sequence[int] = LENGTHS) -> list[Verdict]:
         prompts, sources = self.rows(lengths)
-        blocks, encoder, routed, _ = self.blueprint.block_counts
-        return verify_all(self.plain(), others, prompts, blocks, encoder, sources, routed)
+        return verify_all(self.plain(), others, prompts, self.blueprint.site_names, sources)
 
 
 @dataclass

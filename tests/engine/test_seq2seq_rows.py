@@ -26,6 +26,7 @@ from glassformer.ground.errors import CheckpointError, ExecutorError, InputError
 from glassformer.ground.sites import Watch
 from tests.engine.executors import EXECUTORS, Subject, write_checkpoint
 from tests.parity import reference
+from tests.site_names import usual_sites
 from tests.sweeps import swept
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -58,7 +59,9 @@ def same(one: Any, other: Any) -> bool:
 
 
 def watch_of(*patterns: str, **changes: Change) -> Watch:
-    return Watch.of(*patterns, blocks=3, encoder=2, changes={name.replace("_", "."): one for name, one in changes.items()})
+    return Watch.of(
+        *patterns, names=usual_sites(3, 2), changes={name.replace("_", "."): one for name, one in changes.items()}
+    )
 
 
 @contextmanager

@@ -13,7 +13,6 @@ import torch
 from glassformer.engine.protocol import CACHES, Feed
 from glassformer.ground.candidates import kl_divergence, log_softmax
 from glassformer.ground.errors import InputError
-from glassformer.ground.sites import all_sites
 from glassformer.page.terminal import plain_text
 from glassformer.see.verification import (
     EngineVerdict,
@@ -26,6 +25,7 @@ from glassformer.see.verification import (
     verify_all,
 )
 from tests.engine.executors import Subject
+from tests.site_names import usual_sites
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -70,8 +70,8 @@ class Spoilt:
 class TestVerify:
     def test_an_executor_and_itself(self, tiny: Tiny) -> None:
         subject = tiny("qwen3")
-        found = verify(subject.plain(), subject.plain(), PROMPTS, 3)
-        assert [one.site for one in found.sites] == list(all_sites(3))
+        found = verify(subject.plain(), subject.plain(), PROMPTS, usual_sites(3))
+        assert [one.site for one in found.sites] == list(usual_sites(3).names)
         assert found.worst.error == found.worst.largest == found.divergence == found.farthest == 0
         assert found.agreement == 1
         assert found.agrees(0)
@@ -80,7 +80,7 @@ class TestVerify:
         """Ragged prompts, then the best token of each row, then that beside chunks; and rows are given back."""
         subject = tiny("qwen3")
         one, other = Spoilt(subject.plain()), Spoilt(subject.cpu())
-        found = verify(one, other, PROMPTS, 3)
+        found = verify(one, other, PROMPTS, usual_sites(3))
         assert one.fed == other.fed
         first, second, third = one.fed
         assert first == [list(prompt) for prompt in PROMPTS]
@@ -95,7 +95,7 @@ class TestVerify:
     @pytest.mark.parametrize("site", ["embedding", "blocks.1.attention.pattern", "blocks.2.mlp.hidden", "scores"])
     def test_what_differs_is_named(self, site: str, tiny: Tiny) -> None:
         subject = tiny("qwen3")
-        found = verify(subject.plain(), Spoilt(subject.cpu(), site), PROMPTS, 3)
+        found = verify(subject.plain(), Spoilt(subject.cpu(), site), PROMPTS, usual_sites(3))
         assert found.worst.site == site
         assert found.worst.error == pytest.approx(0.5, rel=1e-3)
         assert found.worst.largest == pytest.approx(0.5, rel=1e-3)
@@ -108,43 +108,43 @@ class TestVerify:
     )
     def test_what_is_missing_or_no_number(self, spoil: Callable[[Any], Any], tiny: Tiny) -> None:
         subject = tiny("llama")
-        found = verify(subject.plain(), Spoilt(subject.cpu(), "blocks.0.residual", spoil), PROMPTS, 3)
+        found = verify(subject.plain(), Spoilt(subject.cpu(), "blocks.0.residual", spoil), PROMPTS, usual_sites(3))
         assert found.worst == SiteDifference("blocks.0.residual", math.inf, math.inf)
         assert not found.agrees(1e9)
 
     def test_several_at_once(self, tiny: Tiny) -> None:
         subject = tiny("llama")
         one = Spoilt(subject.plain())
-        right, wrong = verify_all(one, [subject.cpu(), Spoilt(subject.cpu(), "final")], PROMPTS, 3)
+        right, wrong = verify_all(one, [subject.cpu(), Spoilt(subject.cpu(), "final")], PROMPTS, usual_sites(3))
         assert right.agrees(1e-5)
         assert wrong.worst.site == "final"
         assert len(one.fed) == 3
 
     def test_encoders(self, tiny: Tiny) -> None:
         subject = tiny("t5")
-        found = verify(subject.plain(), subject.cpu(), PROMPTS, 3, 2, [[5, 6], [7], [8, 9, 10, 11]])
-        assert [one.site for one in found.sites] == list(all_sites(3, 2))
+        found = verify(subject.plain(), subject.cpu(), PROMPTS, usual_sites(3, 2), [[5, 6], [7], [8, 9, 10, 11]])
+        assert [one.site for one in found.sites] == list(usual_sites(3, 2).names)
         assert found.agrees(1e-5)
 
     def test_a_context_that_is_full(self, tiny: Tiny) -> None:
         subject = tiny("bart")  # 64 tokens
         one = Spoilt(subject.plain())
         full = [[2] * 64, [2] * 63, [2] * 60]
-        assert verify(one, subject.cpu(), full, 3, 2, [[5]] * 3).agrees(1e-5)
+        assert verify(one, subject.cpu(), full, usual_sites(3, 2), [[5]] * 3).agrees(1e-5)
         assert [[len(ids) for ids in step] for step in one.fed] == [[64, 63, 60], [1, 1], [3]]
         one = Spoilt(subject.plain())
-        verify(one, subject.cpu(), full[:1], 3, 2, [[5]])
+        verify(one, subject.cpu(), full[:1], usual_sites(3, 2), [[5]])
         assert len(one.fed) == 1
 
     @pytest.mark.parametrize("prompts", [[], [[]], [[4], []]])
     def test_nothing_to_compare_on(self, prompts: Any, tiny: Tiny) -> None:
         with pytest.raises(InputError, match="nothing to compare"):
-            verify(tiny("llama").plain(), tiny("llama").cpu(), prompts, 3)
+            verify(tiny("llama").plain(), tiny("llama").cpu(), prompts, usual_sites(3))
 
     def test_rows_are_given_back_when_something_fails(self, tiny: Tiny) -> None:
         one = Spoilt(tiny("llama").plain())
         with pytest.raises(InputError, match="outside the vocabulary"):
-            verify(one, tiny("llama").cpu(), [[4, 999]], 3)
+            verify(one, tiny("llama").cpu(), [[4, 999]], usual_sites(3))
         assert one.closed == one.opened != []
 
 

@@ -55,6 +55,7 @@ from tests.messages.calls import (
     write,
 )
 from tests.see.models import TEXT, both, encoder
+from tests.site_names import usual_sites
 
 SITE = "blocks.0.residual"
 HUGE = {SITE: Change(scale=0, shift=np.float32(1e6))}
@@ -115,7 +116,7 @@ MESSAGES: dict[str, list[Entry]] = {
         (SiteError,
          lambda: decoder().watch(TEXT, change={"blocks.0.attention.heads": Change(scale=0, heads=[77])}, max_new_tokens=1),
          "there is no head 77 to change: there are 4, 0 to 3."),
-        (SiteError, lambda: Watch.parse(3, 2),
+        (SiteError, lambda: Watch.parse(3, usual_sites(2)),
          "a watch names sites, as text or a list, or maps them to changes; it is not 3."),
         (SiteError, lambda: Change(scale=float("nan")),
          "a Change's scale is a finite number that float32 has, not nan."),
@@ -416,7 +417,7 @@ MESSAGES: dict[str, list[Entry]] = {
          "the CPU engine cannot start 2 threads on level 'warp'."),
         (ExecutorError, lambda: packed_size(FileKind.Q8_0, 2**31, 32),
          "the CPU engine cannot run rows=2147483648, which does not fit 32 bits. Use executor='plain'."),
-        (InputError, lambda: verify(decoder().executor, decoder().executor, [[]], 3),
+        (InputError, lambda: verify(decoder().executor, decoder().executor, [[]], usual_sites(3)),
          "there is nothing to compare executors on. Give at least one prompt, each of at least one token."),
     ],
 }  # fmt: skip

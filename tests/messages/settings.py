@@ -17,6 +17,7 @@ from glassformer.engine.protocol import Feed
 from glassformer.ground.errors import ExecutorError, InputError, InputTypeError, NotNumbers, SettingError, UnknownArgument
 from tests.messages.calls import IDS, Entry, decoder, guided, halved, module, pair_module, tokenizer
 from tests.see.models import TEXT, encoder
+from tests.site_names import usual_sites
 
 
 def setting(**changes: Any) -> Any:
@@ -100,7 +101,7 @@ MESSAGES: dict[str, list[Entry]] = {
          "the rule halved gave scores of shape (3,); it must give scores of shape (256,)."),
         (InputError, lambda: decoder().watch(TEXT, look="some"),
          "watch(): look is 'some'; it must be a whole number or 'all'."),
-        (ExecutorError, lambda: InputChecks(8, 8, 1, 0).feed(Feed(None, (1,), vectors=torch.zeros(1, 4)), 0),
+        (ExecutorError, lambda: InputChecks(8, 8, usual_sites(1)).feed(Feed(None, (1,), vectors=torch.zeros(1, 4)), 0),
          "this executor takes token ids alone. Feed vectors to the plain one."),
         (UnknownArgument, lambda: GenerationConfig().merged({"max_tokens": 1}),
          "there is no setting 'max_tokens'. Here it is 'max_new_tokens'."),

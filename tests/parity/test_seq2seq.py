@@ -21,6 +21,7 @@ from glassformer.ground.sites import Watch
 from glassformer.model_files import open_model
 from tests.parity import reference
 from tests.parity.compare import Pair, close, ids_for, load, pair, ragged, same_fields
+from tests.site_names import usual_sites
 from tests.sweeps import swept
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -223,7 +224,7 @@ def test_executor_rows_are_watched_one_by_one(models: Pair) -> None:
     """A watched row among others of different lengths: scores stay the same, and its sites are its own, without padding."""
     sources, starts = ([5, 9, 14, 3], [8, 8, 30, 42, 6, 7, 31], [33, 4]), ([2, 11, 7], [2], [2, 9, 9, 10])
     config = models.ours.config
-    watch = Watch.of("*", blocks=config.num_hidden_layers, encoder=config.encoder_layers)
+    watch = Watch.of("*", names=usual_sites(config.num_hidden_layers, config.encoder_layers))
 
     def run(watched: int | None) -> list[Any]:
         executor = PlainExecutor(models.ours)

@@ -12,6 +12,7 @@ import transformers
 import glassformer
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Feed, Want
+from tests.site_names import usual_sites
 
 PROMPTS = (
     "What is the capital of France?",
@@ -76,7 +77,7 @@ def test_watching_the_real_model_changes_no_bit(pair: tuple[Any, Any, Any]) -> N
     ids = tokenizer("Watching changes nothing.")["input_ids"]
     from glassformer.ground.sites import Watch
 
-    watch = Watch.of("*", blocks=30)
+    watch = Watch.of("*", names=usual_sites(30))
     one, other = PlainExecutor(ours), PlainExecutor(ours)
     plain = one.run([Feed(one.open(), ids, Want.ALL)])[0]
     watched = other.run([Feed(other.open(), ids, Want.ALL, watch=watch)])[0]

@@ -17,7 +17,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 import glassformer
 from glassformer.cli.app import app
 from glassformer.ground.errors import ConfigError, InputError
-from glassformer.ground.sites import all_sites
 from glassformer.see.journey.view import Journey
 from tests.compat.test_scratch import CL100K, ckpt
 from tests.parity import reference
@@ -147,7 +146,7 @@ def test_journey_python_lines_give_their_shapes(loaded: Any, shape: str) -> None
     assert {(stage.stack, stage.blocks) for stage in journey.stages if stage.blocks} == {
         (stack, (0, count - 1)) for stack, count in blocks.items() if count
     }
-    every_site = set(all_sites(*model.blueprint.block_counts[:3]))
+    every_site = set(model.blueprint.site_names.names)
     assert names["at"].keys() == every_site - ({"scores"} if shape in ("base", "spans") else set()) or shape == "spans"
     if model.writes:
         assert names["best"].tolist() == [[journey.next.id]]

@@ -582,7 +582,7 @@ class TestOtherWork:
 
 def test_candidates_and_sites_are_delivered_to_those_alone_who_asked(cpu_model: Model, client: Client) -> None:
     scheduler = scheduler_of(cpu_model, client)
-    watch = Watch.parse(["blocks.0.residual"], cpu_model.blueprint.blocks)
+    watch = Watch.parse(["blocks.0.residual"], cpu_model.blueprint.site_names)
     looking, reading, other = (request(cpu_model, prompt) for prompt in ("the cat", "the dog", "a mat"))
     generations = [
         scheduler.submit([looking], detail=StepDetail.of(5)),

@@ -6,19 +6,19 @@ the tests prove that it agrees with what the family computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from glassformer.blueprints.config import Config, Head
 from glassformer.blueprints.synonyms import synonyms
-from glassformer.ground.sites import Synonyms
+from glassformer.ground.sites import AFTER, SiteNames, Synonyms
 from glassformer.ops.activate import build_activate
 from glassformer.ops.add import build_add, build_identity
 from glassformer.ops.attend import build_attend
 from glassformer.ops.embed import build_embed
-from glassformer.ops.experts import build_expert_gate, build_expert_linear, build_route
+from glassformer.ops.experts import ExpertGate, build_expert_gate, build_expert_linear, build_route
 from glassformer.ops.gate import build_fused_gate, build_gate
 from glassformer.ops.heads import build_fused_heads, build_heads, build_separate_heads
 from glassformer.ops.linear import build_linear
@@ -30,11 +30,9 @@ from glassformer.ops.rope import Rope
 from glassformer.ops.rotate import Rotate, build_rotate
 from glassformer.ops.scores import build_pool, build_scores
 
-__all__ = ["BlockCounts", "Blueprint", "Builder", "Family", "Head", "Value"]
+__all__ = ["Blueprint", "Builder", "Family", "Head", "Value"]
 
 Kind = TypeVar("Kind", bound=Op)
-# how many blocks there are, how many in the encoder, which have experts, and what else their sites are called
-BlockCounts: TypeAlias = tuple[int, int, tuple[int, ...], Callable[[], Synonyms]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,6 @@ class Blueprint:
     ops: tuple[Op, ...]
     blocks: int
     encoder_blocks: int = 0  # of the encoder of an encoder-decoder
-    routed_blocks: tuple[int, ...] = ()  # the numbers of the blocks that have experts
     parts: tuple[UnweightedModule, ...] = ()  # what only PyTorch's modules have
 
     @cached_property
@@ -71,9 +68,15 @@ class Blueprint:
         return (op for op in self.ops if isinstance(op, kind))
 
     @property
-    def block_counts(self) -> BlockCounts:
-        """What decides which sites there are, and by which names: as `sites.expand` takes it."""
-        return self.blocks, self.encoder_blocks, self.routed_blocks, lambda: self.synonyms
+    def routed_blocks(self) -> tuple[int, ...]:
+        """The numbers of the blocks that have experts."""
+        return tuple(op.block for op in self.ops_of(ExpertGate) if op.block is not None)
+
+    @cached_property
+    def site_names(self) -> SiteNames:
+        """Its sites, and those of any head."""
+        slots = (op.site for op in self.ops_of(ExpertGate) if op.site is not None)
+        return SiteNames.of({*self.sites, *AFTER}, self.blocks, slots, lambda: self.synonyms)
 
     @cached_property
     def synonyms(self) -> Synonyms:
@@ -152,7 +155,7 @@ class Builder(Recorder):
     def build(self, head: Head) -> Blueprint:
         c = self.config
         return Blueprint(
-            c.model_type, head, tuple(self.ops), c.num_hidden_layers, c.encoder_layers, c.routed_layers, tuple(self.parts)
+            c.model_type, head, tuple(self.ops), c.num_hidden_layers, c.encoder_layers, tuple(self.parts)
         )  # fmt: skip
 
     def build_with_head(self, x: Value, head: Head, token_head: str = "classifier", **options: Any) -> Blueprint:

@@ -207,8 +207,7 @@ def verify_engine(model: Model) -> list[EngineVerdict]:
         engines.append(on_gpu)
         variants.append(("gpu", on_gpu.cache, "float"))
         bounds.append(gpu_tolerance(model.opened.kind, on_gpu.cache))
-    blocks, encoder, routed, _ = blueprint.block_counts
-    verifications = verify_all(model.executor, engines, prompts, blocks, encoder, sources, routed)
+    verifications = verify_all(model.executor, engines, prompts, blueprint.site_names, sources)
     return [
         EngineVerdict(*variant, verification, bound)
         for variant, verification, bound in zip(variants, verifications, bounds, strict=True)

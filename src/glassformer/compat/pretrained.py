@@ -250,14 +250,14 @@ class PreTrainedModel(FamiliarClass, FromPretrained, ModelParts):
         gradients flow through the changes. They are not saved with the weights.
         """
         other = copy(self)
-        other.changes = {**self.changes, **expand_changes(changes, *self.base_model.block_counts)}
+        other.changes = {**self.changes, **expand_changes(changes, self.base_model.site_names)}
         return other
 
     def changed_watch(self, watch: WatchLike) -> WatchLike:
         """A call's watch together with the model's changes; where both change a site, the call's own counts."""
         if not self.changes:
             return watch
-        asked = Watch.parse(() if watch is None else watch, *self.base_model.block_counts)
+        asked = Watch.parse(() if watch is None else watch, self.base_model.site_names)
         return Watch(asked.reads, {**self.changes, **asked.changes}, asked.recompute)
 
     @checked

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from glassformer.engine.protocol import NO_EXTRAS, BlockInput, Capabilities, Feed, Want
 from glassformer.ground.errors import ExecutorError, InputError, SiteError, check_context, check_ids
-from glassformer.ground.sites import Synonyms, Watch, all_sites
+from glassformer.ground.sites import SiteNames, Watch
 
 
 class HasWeightFiles(Protocol):
@@ -84,24 +84,18 @@ def restored(rows: Sequence[HasLength], lengths: Sequence[int]) -> Iterator[None
 class InputChecks:
     """What one model can take."""
 
-    def __init__(
-        self, context: int, vocabulary: int, blocks: int, encoder: int, routed: tuple[int, ...] = (),
-        synonyms: Callable[[], Synonyms] = Synonyms, capabilities: Capabilities = NO_EXTRAS,
-    ) -> None:  # fmt: skip
-        """`capabilities`: which feeds its executor takes."""
+    def __init__(self, context: int, vocabulary: int, names: SiteNames, capabilities: Capabilities = NO_EXTRAS) -> None:
+        """`names`: its sites; `capabilities`: which feeds its executor takes."""
         self.context = context
         self.capabilities = capabilities
         self.vocabulary = vocabulary
-        self.blocks = blocks
-        self.encoder = encoder
-        self.routed = routed
-        self.synonyms = synonyms
+        self.names = names
 
     def source(self, source: Sequence[int] | None) -> tuple[int, ...]:
         """A row's source, which a model with an encoder needs; empty for one without."""
-        if self.encoder and not source:
+        if self.names.has_encoder and not source:
             raise ExecutorError("this model has an encoder, so a row needs a source of at least one token.")
-        if source is not None and not self.encoder:
+        if source is not None and not self.names.has_encoder:
             raise ExecutorError("this model has no encoder, so a row takes no source.")
         check_context(len(source or ()), self.context)
         self.check_ids(source or ())
@@ -136,14 +130,14 @@ class InputChecks:
         """Refuse a feed that cannot begin at its block."""
         if not self.capabilities.begins_at_blocks:
             raise ExecutorError("this executor computes every block of a feed. Leave out its begin.")
-        if not 1 <= begin.block < self.blocks:
-            raise InputError(f"a feed is to begin at block {begin.block}; it must be one of 1 to {self.blocks - 1}.")
+        if not 1 <= begin.block < self.names.blocks:
+            raise InputError(f"a feed is to begin at block {begin.block}; it must be one of 1 to {self.names.blocks - 1}.")
         if len(feed.ids) > length or feed.parents is not None or feed.vectors is not None:
             raise InputError(
                 f"a feed that begins at a block must have some of the {length} tokens that its row has read, and neither "
                 "parents nor vectors."
             )
-        known = all_sites(self.blocks, self.encoder, self.routed)
+        known = self.names.names
         before = set(known[: known.index(f"blocks.{begin.block - 1}.residual") + 1])
         if feed.watch is None:
             return
@@ -153,7 +147,7 @@ class InputChecks:
 
     def watch(self, watch: Watch) -> Watch:
         """A watch with its patterns expanded, refused if it names a site that the model lacks."""
-        return watch.expanded(self.blocks, self.encoder, self.routed, self.synonyms)
+        return watch.expanded(self.names)
 
     def check_ids(self, ids: Sequence[int]) -> None:
         check_ids(ids, self.vocabulary)

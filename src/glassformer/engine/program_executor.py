@@ -71,9 +71,7 @@ class ProgramModel(NotCopied, Generic[Prepared]):
         self.config = config
         self.blueprint = blueprint
         self.context: int = config.context
-        self._checks = checks.InputChecks(
-            config.context, config.vocab_size, *blueprint.block_counts, capabilities=capabilities
-        )
+        self._checks = checks.InputChecks(config.context, config.vocab_size, blueprint.site_names, capabilities=capabilities)
         self._lock = ForkSafeLock()  # passes reuse buffers, so one runs at a time
         self._programs: dict[tuple[str, frozenset[str], frozenset[str]], Prepared] = {}
 

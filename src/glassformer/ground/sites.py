@@ -4,7 +4,7 @@ The vocabulary is closed and the same for every family and every executor, so th
 test written against one model holds for all. A site's axes are part of the vocabulary:
 
     batch · length (the tokens of this pass) · keys (the tokens attended to) · source (the encoder's tokens) · heads ·
-    head_size · hidden · inner · experts · vocabulary
+    head_size · key_size · hidden · inner · experts · vocabulary
 
 `Watch` says before a pass which sites are read and which are changed, and how (`changes.py`). `Tap` is the live side of it
 during one pass. When nobody watches there is no tap, and each site costs one `is None`.
@@ -12,11 +12,12 @@ during one pass. When nobody watches there is no tap, and each site costs one `i
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from glassformer.ground.arguments import checked_init
@@ -38,6 +39,10 @@ SELF_ATTENTION: Mapping[str, tuple[str, ...]] = {
     "attention.query": HEADS,  # after head norms and RoPE
     "attention.key": HEADS,  # of this pass's tokens, as the cache receives them
     "attention.value": HEADS,
+    "attention.decay": ("batch", "heads", "length"),  # of a recurrent layer: what of its state each token keeps
+    "attention.write": ("batch", "heads", "length"),  # how strongly each token is written to it
+    "attention.state_norm": ("batch", "heads", "length"),  # how long the state's numbers are, as a vector, after each token
+    "attention.state": ("batch", "heads", "key_size", "head_size"),  # after the last token of the pass
     "attention.pattern": ("batch", "heads", "length", "keys"),  # each row sums to one, less what a sink takes
     "attention.heads": HEADS,  # each head's output, before they are mixed
     "attention.update": STREAM,  # what attention adds to the stream
@@ -55,43 +60,91 @@ CROSS_ATTENTION: Mapping[str, tuple[str, ...]] = {  # in the decoder of an encod
 }
 MLP: Mapping[str, tuple[str, ...]] = {
     "mlp.input": STREAM,
+    "mlp.router": ("batch", "length", "experts"),  # of a mixture of experts: the router's scores, or router logits
+    "mlp.experts": ("batch", "length", "experts"),  # each expert's share of the token's update; 0: not chosen
     "mlp.hidden": ("batch", "length", "inner"),  # the activated neurons; those of all chosen experts, side by side
     "mlp.update": STREAM,
     "residual": STREAM,  # the stream as it leaves the block: hidden_states[n + 1]
-}
-ROUTING: Mapping[str, tuple[str, ...]] = {  # in blocks whose MLP is a mixture of experts, before the neurons
-    "mlp.router": ("batch", "length", "experts"),  # the router's scores: router logits
-    "mlp.experts": ("batch", "length", "experts"),  # each expert's share of the token's update; 0: not chosen
 }
 AFTER: Mapping[str, tuple[str, ...]] = {
     "final": STREAM,  # after the last norm: last_hidden_state
     "scores": ("batch", "length", "vocabulary"),  # the head's output: logits
 }
-BLOCK = {**SELF_ATTENTION, **CROSS_ATTENTION, **MLP, **ROUTING}
+BLOCK = {**SELF_ATTENTION, **CROSS_ATTENTION, **MLP}
+EVERY_NAME = (*BEFORE, *(f"blocks.0.{part}" for part in BLOCK), *AFTER)
 ENCODER = "encoder."  # in front of the same names, for the blocks of an encoder-decoder's encoder
 
 
-@cache
-def all_sites(blocks: int, encoder: int = 0, routed: tuple[int, ...] = ()) -> tuple[str, ...]:
-    """All sites of a model of this many blocks, in the order in which a pass meets them.
+@dataclass(frozen=True, slots=True)
+class Synonyms:
+    """What other libraries call the sites of a model, and why some of their names have no site."""
 
-    `encoder` counts the blocks of an encoder-decoder's encoder; its decoder then has the sites of cross-attention too.
-    `routed`: the indices of the blocks that have experts.
-    """
-    plain = [*SELF_ATTENTION, *MLP]
-    before = [*BEFORE, *(f"blocks.{n}.{name}" for n in range(encoder) for name in plain), "final"] if encoder else []
-    attention = [*SELF_ATTENTION, *(CROSS_ATTENTION if encoder else ())]
-    first, *rest = MLP
-    inside = [
-        f"blocks.{n}.{name}" for n in range(blocks) for name in (*attention, first, *(ROUTING if n in routed else ()), *rest)
-    ]
-    return (*(ENCODER + name for name in before), *BEFORE, *inside, *AFTER)
+    sites: Mapping[str, str] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)  # a name to a sentence
 
 
-@cache
-def site_order(blocks: int, encoder: int = 0, routed: tuple[int, ...] = ()) -> Mapping[str, int]:
-    """Each site's place among all of them."""
-    return {site: place for place, site in enumerate(all_sites(blocks, encoder, routed))}
+ORDER = {name: place for place, name in enumerate((*BEFORE, *BLOCK, *AFTER))}
+
+
+def _place(site: str) -> tuple[bool, float, int]:
+    """Where a pass meets a site: an encoder's before all of a decoder's, and those of a block together."""
+    name = site.removeprefix(ENCODER)
+    _, block, part = name.split(".", 2) if name.startswith("blocks.") else ("", 0, name)
+    step = -1 if part in BEFORE else math.inf if part in AFTER else int(block)
+    return name == site, step, ORDER[part]
+
+
+@dataclass(frozen=True)
+class SiteNames:
+    """The sites of one model, in the order in which a pass meets them, and what else they are called."""
+
+    names: tuple[str, ...]
+    blocks: int
+    slots: frozenset[str] = frozenset()  # whose numbers are one expert's at one token, and another's at the next
+    synonyms: Callable[[], Synonyms] = field(default_factory=lambda: Synonyms)
+
+    @classmethod
+    def of(
+        cls, names: Iterable[str], blocks: int, slots: Iterable[str] = (), synonyms: Callable[[], Synonyms] | None = None
+    ) -> SiteNames:
+        """Those with these names, in whatever order they come."""
+        return cls(tuple(sorted(names, key=_place)), blocks, frozenset(slots), synonyms or Synonyms)
+
+    @cached_property
+    def order(self) -> Mapping[str, int]:
+        """Each site's place among all of them."""
+        return {site: place for place, site in enumerate(self.names)}
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether they are those of two stacks."""
+        return self.names[0].startswith(ENCODER)
+
+    def expand(self, patterns: Iterable[SiteName]) -> tuple[str, ...]:
+        """Site names with wildcards (`blocks.*.residual`) to the sites they mean, in pass order.
+
+        What is no name of ours may be one of other libraries': `synonyms` is called for these alone.
+        """
+        order, matching = self.order, set[str]()
+        for pattern in map(_as_pattern, patterns):
+            matches = [pattern] if pattern in order else [site for site in order if fnmatchcase(site, pattern)]
+            if not matches:
+                others = self.synonyms()
+                matches = [site for name, site in others.sites.items() if fnmatchcase(name, pattern)]
+            if not matches:
+                raise SiteError(_unknown(pattern, self.names, self.blocks, others))
+            matching.update(matches)
+        return tuple(sorted(matching, key=order.__getitem__))
+
+    def check_numbered(self, site: str) -> None:
+        """Refuse a site whose numbers are slots, where one is needed whose numbers mean the same at every token."""
+        if site in self.slots:
+            block = site.removesuffix(".mlp.hidden")
+            raise SiteError(
+                f"{site!r} has the neurons of each token's chosen experts side by side, so that a number there is one "
+                f"expert's neuron at one token and another's at the next. Take '{block}.mlp.update', or "
+                f"'{block}.mlp.experts' for whole experts."
+            )
 
 
 def axes(site: str) -> tuple[str, ...]:
@@ -106,51 +159,12 @@ def axes(site: str) -> tuple[str, ...]:
     for table in (BEFORE, AFTER):
         if site in table:
             return table[site]
-    raise SiteError(f"there is no site {site!r}.{did_you_mean(site, all_sites(1, 1, (0,)))}")
-
-
-def check_numbered(site: str, routed: tuple[int, ...]) -> None:
-    """Refuse a site whose numbers are slots, where one is needed whose numbers mean the same at every token."""
-    block = site.removesuffix(".mlp.hidden")
-    if any(site == f"blocks.{index}.mlp.hidden" for index in routed):
-        raise SiteError(
-            f"{site!r} has the neurons of each token's chosen experts side by side, so that a number there is one expert's "
-            f"neuron at one token and another's at the next. Take '{block}.mlp.update', or '{block}.mlp.experts' for whole "
-            "experts."
-        )
+    raise SiteError(f"there is no site {site!r}.{did_you_mean(site, EVERY_NAME)}")
 
 
 def where_of(site: str, start: int, end: int | None = None, values: Mapping[str, Any] | None = None) -> Where:
     """Where a value of a site stands, for those who change it."""
     return Where(site, axes(site), start, end, values or {})
-
-
-@dataclass(frozen=True, slots=True)
-class Synonyms:
-    """What other libraries call the sites of a model, and why some of their names have no site."""
-
-    sites: Mapping[str, str] = field(default_factory=dict)
-    absent: Mapping[str, str] = field(default_factory=dict)  # a name to a sentence
-
-
-def expand(
-    patterns: Iterable[SiteName], blocks: int, encoder: int = 0, routed: tuple[int, ...] = (),
-    synonyms: Callable[[], Synonyms] = Synonyms,
-) -> tuple[str, ...]:  # fmt: skip
-    """Site names with wildcards (`blocks.*.residual`) to the sites they mean, in pass order.
-
-    What is no name of ours may be one of other libraries': `synonyms` is called for these alone.
-    """
-    order, matching = site_order(blocks, encoder, routed), set[str]()
-    for pattern in map(_as_pattern, patterns):
-        matches = [pattern] if pattern in order else [site for site in order if fnmatchcase(site, pattern)]
-        if not matches:
-            others = synonyms()
-            matches = [site for name, site in others.sites.items() if fnmatchcase(name, pattern)]
-        if not matches:
-            raise SiteError(_unknown(pattern, [*order], blocks, others))
-        matching.update(matches)
-    return tuple(sorted(matching, key=order.__getitem__))
 
 
 def _is_name(name: object) -> bool:
@@ -194,22 +208,18 @@ class Watch:
         return frozenset(site for change in self.changes.values() for site in change.inputs)
 
     @classmethod
-    def of(
-        cls, *patterns: SiteName, blocks: int, encoder: int = 0, routed: tuple[int, ...] = (),
-        synonyms: Callable[[], Synonyms] = Synonyms, changes: Mapping[Any, Change | SiteFunction] | None = None,
-    ) -> Watch:  # fmt: skip
-        """A watch from patterns, checked against a model of this many blocks."""
+    def of(cls, *patterns: SiteName, names: SiteNames, changes: Mapping[Any, Change | SiteFunction] | None = None) -> Watch:
+        """A watch from patterns, checked against the sites that a model has."""
         declared = {_as_pattern(name): as_change(change, _as_pattern(name)) for name, change in (changes or {}).items()}
-        return cls(frozenset(map(_as_pattern, patterns)), declared).expanded(blocks, encoder, routed, synonyms)
+        return cls(frozenset(map(_as_pattern, patterns)), declared).expanded(names)
 
     @classmethod
     def parse(
-        cls, declared: Watch | Mapping[Any, Change | SiteFunction] | SiteName | Iterable[SiteName], blocks: int,
-        encoder: int = 0, routed: tuple[int, ...] = (), synonyms: Callable[[], Synonyms] = Synonyms,
-    ) -> Watch:  # fmt: skip
+        cls, declared: Watch | Mapping[Any, Change | SiteFunction] | SiteName | Iterable[SiteName], names: SiteNames
+    ) -> Watch:
         """A watch from its short forms: sites to read, or sites with their changes."""
         if isinstance(declared, Watch):
-            return declared.expanded(blocks, encoder, routed, synonyms)
+            return declared.expanded(names)
         if not isinstance(declared, Iterable):
             raise SiteError(f"a watch names sites, as text or a list, or maps them to changes; it is not {declared!r}.")
         if _is_name(declared):
@@ -219,24 +229,21 @@ class Watch:
         if not all(map(_is_name, patterns)):
             raise SiteError(f"a watch names sites, such as 'blocks.3.residual'; it is not {brief(declared)}.")
         changes = declared if isinstance(declared, Mapping) else None
-        return cls.of(*patterns, blocks=blocks, encoder=encoder, routed=routed, synonyms=synonyms, changes=changes)
+        return cls.of(*patterns, names=names, changes=changes)
 
-    def expanded(
-        self, blocks: int, encoder: int = 0, routed: tuple[int, ...] = (), synonyms: Callable[[], Synonyms] = Synonyms
-    ) -> Watch:
-        """The watch with its patterns expanded, refused if it names a site that a model of this many blocks lacks."""
-        size = (blocks, encoder, routed, synonyms)
+    def expanded(self, names: SiteNames) -> Watch:
+        """The watch with its patterns expanded, refused if it names a site that the model lacks."""
         changed = {
-            site: as_change(change, pattern) for pattern, change in self.changes.items() for site in expand([pattern], *size)
+            site: as_change(change, pattern) for pattern, change in self.changes.items() for site in names.expand([pattern])
         }
         for site, change in changed.items():
             if change.heads is not None and "heads" not in axes(site):
                 raise SiteError(f"there are no heads at {site!r}, which has {', '.join(axes(site))}.")
             if any(part.names_numbers for part in parts_of(change)):
-                check_numbered(site, routed)
-            for name in expand(change.inputs, *size):
-                _check_input(name, site, site_order(blocks, encoder, routed))
-        return Watch(frozenset(expand(self.reads, *size)), changed, self.recompute)
+                names.check_numbered(site)
+            for name in names.expand(change.inputs):
+                _check_input(name, site, names.order)
+        return Watch(frozenset(names.expand(self.reads)), changed, self.recompute)
 
 
 def _check_input(name: str, site: str, order: Mapping[str, int]) -> None:
@@ -254,17 +261,14 @@ def _is_of_source(site: str) -> bool:
     return not site.startswith(ENCODER) and "length" not in axes(site)
 
 
-def expand_changes(
-    changes: Mapping[str, Change | SiteFunction], blocks: int, encoder: int = 0, routed: tuple[int, ...] = (),
-    synonyms: Callable[[], Synonyms] = Synonyms,
-) -> Mapping[str, Change]:  # fmt: skip
-    """What is to be changed throughout, by site; refused if it names none that a model of this many blocks has."""
+def expand_changes(changes: Mapping[str, Change | SiteFunction], names: SiteNames) -> Mapping[str, Change]:
+    """What is to be changed throughout, by site; refused if it names none that the model has."""
     if not isinstance(changes, Mapping):
         raise SiteError(
             f"changes map sites to a Change or a function each, such as {{'blocks.3.residual': Change(scale=0)}}; not "
             f"{changes!r}."
         )
-    return Watch.parse(changes, blocks, encoder, routed, synonyms).changes
+    return Watch.parse(changes, names).changes
 
 
 @dataclass(slots=True)

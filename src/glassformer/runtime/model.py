@@ -147,7 +147,7 @@ class Model(Shared, ModelOperations):
         Sites may be patterns: `{"blocks.*.attention.heads": Change(scale=0, heads=[3])}`. Weights are shared, not copied.
         A function gets a tensor and where it stands, and returns the tensor to go on with: `{"blocks.3.mlp.hidden": f}`.
         """
-        return replace(self, changes={**self.changes, **expand_changes(changes, *self.blueprint.block_counts)})
+        return replace(self, changes={**self.changes, **expand_changes(changes, self.blueprint.site_names)})
 
     def steered(self, steer: Annotated[Steering, OWN_CHECK]) -> Self:
         """This model steered: by vectors with their strengths, such as `{"formal": 4.0}`, each by name or path.
@@ -458,7 +458,7 @@ class Model(Shared, ModelOperations):
     ) -> Iterator[tuple[int, Step]]:
         """Run policies of one recipe to their ends; yields (index of the policy, step). `sites` as for `watch`."""
         executor = self.executor if progress is None else ReportingExecutor(self.executor, progress)
-        watch = None if sites is None else Watch.parse(sites, *self.blueprint.block_counts)
+        watch = None if sites is None else Watch.parse(sites, self.blueprint.site_names)
         return generate(executor, policies, self._assistant(policies[0].settings.assistant_model), watch)
 
     def _assistant(self, assistant: Any) -> Executor | None:

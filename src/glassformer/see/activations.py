@@ -27,7 +27,7 @@ from glassformer.ground.arguments import checked_class
 from glassformer.ground.errors import InputError, SiteError, check_context
 from glassformer.ground.files import atomic_file, write_error
 from glassformer.ground.progress import Progress
-from glassformer.ground.sites import ENCODER, SiteName, Watch, axes, expand
+from glassformer.ground.sites import ENCODER, SiteName, Watch, axes
 from glassformer.see.passes import encoder_pass, grouped, open_row
 from glassformer.see.protocols import ModelLike, RunLike
 from glassformer.see.tokens import Token, describe_tokens
@@ -170,7 +170,7 @@ class Activations:
         if not patterns:
             return ()
         blueprint = self.model.blueprint
-        matches = expand(patterns, *blueprint.block_counts)
+        matches = blueprint.site_names.expand(patterns)
         return tuple(site for site in matches if site in blueprint.sites or site in patterns)
 
     @property

@@ -21,7 +21,6 @@ import numpy as np
 from glassformer.ground.errors import GlassError, InputError
 from glassformer.ground.operations import operation
 from glassformer.ground.progress import Progress
-from glassformer.ground.sites import expand
 from glassformer.ground.typecheck import OWN_CHECK, brief
 from glassformer.page.document import Column, Page, PagePart, Paragraph, Table, TableRow, elide_middle
 from glassformer.page.format import pluralize, visible
@@ -178,7 +177,7 @@ def steering(
     pairs = _checked_pairs(pairs)
     if method not in METHODS or tokens not in ("last", "all"):
         raise InputError("a steering vector's method is 'mean' or 'pca', and its tokens are 'last' or 'all'.")
-    sites = [name for name in expand([site], *model.blueprint.block_counts) if "*" not in site or _has_tokens(model, name)]
+    sites = [name for name in model.blueprint.site_names.expand([site]) if "*" not in site or _has_tokens(model, name)]
     axes = {name: token_site(model.blueprint, name, model.name)[0] for name in sites}
     differences: dict[str, list[Floats]] = {name: [] for name in sites}
     lengths: dict[str, list[float]] = {name: [] for name in sites}

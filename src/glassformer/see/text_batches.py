@@ -20,7 +20,7 @@ import numpy as np
 from glassformer.engine.protocol import Executor, Feed, Row, Want
 from glassformer.ground.errors import InputError, InputTypeError, SiteError
 from glassformer.ground.progress import Progress
-from glassformer.ground.sites import Watch, axes, check_numbered, expand
+from glassformer.ground.sites import Watch, axes
 from glassformer.ground.typecheck import brief
 from glassformer.see.passes import encoder_pass, grouped
 from glassformer.see.protocols import ModelLike
@@ -73,14 +73,14 @@ def token_sites(model: ModelLike, patterns: Sequence[str], *, slots: bool = Fals
         raise InputError("name the sites to read, such as 'blocks.*.residual'.")
     blueprint = model.blueprint
     sites = [
-        site for site in expand(patterns, *blueprint.block_counts) if site in blueprint.sites or site in patterns
+        site for site in blueprint.site_names.expand(patterns) if site in blueprint.sites or site in patterns
     ]  # fmt: skip
     shapes = {}
     for site in sites:
         if site not in blueprint.sites:
             raise SiteError(f"{model.name} has no site {site!r}.")
         if not slots:
-            check_numbered(site, blueprint.routed_blocks)
+            blueprint.site_names.check_numbered(site)
         tokens = [axis for axis in axes(site) if axis in TOKEN_AXES]
         if len(tokens) > 1:
             raise SiteError(

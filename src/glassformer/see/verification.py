@@ -23,7 +23,7 @@ from rich.text import Text
 from glassformer.engine.protocol import Executor, Feed, Logits, Want
 from glassformer.ground.candidates import kl_divergence, log_softmax
 from glassformer.ground.errors import InputError
-from glassformer.ground.sites import Watch, all_sites
+from glassformer.ground.sites import SiteNames, Watch
 
 NUMBER_COLUMNS = ("top-1", "KL, bits", "error", "largest", "bound")
 LEGEND = "error: of the worst site, relative to its values; bound: what rounding alone may amount to"
@@ -170,25 +170,25 @@ CACHES = {"f32": 0.0, "f16": 1e-2, "bf16": 8e-2, "q8": 4e-1}
 
 
 def verify(
-    reference: Executor, executor: Executor, prompts: Sequence[Sequence[int]], blocks: int, encoder: int = 0,
-    sources: Sequence[Sequence[int]] | None = None, routed: tuple[int, ...] = (),
+    reference: Executor, executor: Executor, prompts: Sequence[Sequence[int]], names: SiteNames,
+    sources: Sequence[Sequence[int]] | None = None,
 ) -> Verdict:  # fmt: skip
     """Compare an executor with a reference, on prompts of token ids; `sources`: what an encoder reads for each.
 
-    `blocks` and `encoder` count the model's blocks, and `routed` names those that have experts, as its blueprint does.
+    `names`: the sites to compare, those of the model's blueprint.
     """
-    (verdict,) = verify_all(reference, [executor], prompts, blocks, encoder, sources, routed)
+    (verdict,) = verify_all(reference, [executor], prompts, names, sources)
     return verdict
 
 
 def verify_all(
-    reference: Executor, executors: Sequence[Executor], prompts: Sequence[Sequence[int]], blocks: int, encoder: int = 0,
-    sources: Sequence[Sequence[int]] | None = None, routed: tuple[int, ...] = (),
+    reference: Executor, executors: Sequence[Executor], prompts: Sequence[Sequence[int]], names: SiteNames,
+    sources: Sequence[Sequence[int]] | None = None,
 ) -> list[Verdict]:  # fmt: skip
     """Compare several executors with a reference, which runs only once."""
     if not prompts or not all(prompts):
         raise InputError("there is nothing to compare executors on. Give at least one prompt, each of at least one token.")
-    watch = Watch(frozenset({"*"})).expanded(blocks, encoder, routed)
+    watch = Watch(frozenset({"*"})).expanded(names)
     openings: list[tuple[Sequence[int], ...]] = [(source,) for source in sources] if sources else [() for _ in prompts]
     opened = [(executor, [executor.open(*source) for source in openings]) for executor in (reference, *executors)]
     reference_rows = opened[0][1]
@@ -213,7 +213,7 @@ def verify_all(
         for executor, rows in opened:
             for row in rows:
                 executor.close(row)
-    return [tally.verdict(all_sites(blocks, encoder, routed)) for tally in tallies]
+    return [tally.verdict(names.names) for tally in tallies]
 
 
 def tolerance(packed: bool, cache: str, activations: str = "q14") -> float:

@@ -30,7 +30,7 @@ def steering_changes(
     for entry in steering_entries(steer):
         for site, change in _entry_changes(entry, library, blueprint, model, digest).items():
             changes[site] = in_sequence(changes.get(site), change)
-    return dict(expand_changes(changes, *blueprint.block_counts))
+    return dict(expand_changes(changes, blueprint.site_names))
 
 
 def _entry_changes(

@@ -23,7 +23,6 @@ from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import CheckpointError, InputError, SettingError, SiteError, reason_of
 from glassformer.ground.files import open_regular, write_bytes
-from glassformer.ground.sites import check_numbered, expand
 from glassformer.ground.typecheck import brief
 
 
@@ -33,10 +32,10 @@ def token_site(blueprint: Blueprint, site: str, model: str) -> tuple[int, tuple[
     >>> token_site(blueprint, "blocks.0.attention.heads", "tiny")  # (heads, length, head_size)
     (1, (4, 16))
     """
-    expand([site], *blueprint.block_counts)  # which refuses a site that does not exist, and suggests one
+    blueprint.site_names.expand([site])  # which refuses a site that does not exist, and suggests one
     if site not in blueprint.sites:
         raise SiteError(f"{model} has no site {site!r}.")
-    check_numbered(site, blueprint.routed_blocks)
+    blueprint.site_names.check_numbered(site)
     shape = blueprint.sites[site][1:]
     axes = [axis for axis, size in enumerate(shape) if isinstance(size, str)]
     if len(axes) != 1:

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.blueprints import Config, Head, Op, blueprint
-from glassformer.blueprints.blueprint import BlockCounts, Blueprint, Family
-from glassformer.ground import sites
+from glassformer.blueprints.blueprint import Blueprint, Family
 from glassformer.ground.errors import InputError, InputTypeError, check_context, refuse_text
-from glassformer.ground.sites import ENCODER, Observer, Tap, Watch
+from glassformer.ground.sites import ENCODER, Observer, SiteNames, Tap, Watch
 from glassformer.ground.typecheck import brief
 from glassformer.ops.module_steps import Path, part, path_of
 from glassformer.torch import threads as threads  # imported for what it does at a fork
@@ -162,22 +161,21 @@ class BaseModel(FamilyModule):
     # What a pass is made of -------------------------------------------------------------------------------------
 
     @property
-    def block_counts(self) -> BlockCounts:
-        """How many blocks there are, how many in the encoder, which have experts, and what else their sites are called."""
-        c = self.config
-        return c.num_hidden_layers, c.encoder_layers, c.routed_layers, lambda: blueprint(c).synonyms
+    def site_names(self) -> SiteNames:
+        """The sites that it has, or would have with a head."""
+        return blueprint(self.config).site_names
 
     def watch_for(self, attentions: bool, states: bool, watch: WatchLike) -> Watch | None:
         """The sites that the familiar flags stand for, together with the caller's own watch."""
         if watch is None and not attentions and not states:
             return None
-        size = self.block_counts
+        names = self.site_names
         flags = ["*blocks.*.pattern"] if attentions else []
         flags += ["*embedding", "*blocks.*.residual", "*final"] if states else []
-        reads = frozenset(sites.expand(flags, *size))
+        reads = frozenset(names.expand(flags))
         if watch is None:
             return Watch(reads)
-        asked = Watch.parse(watch, *size)
+        asked = Watch.parse(watch, names)
         return Watch(asked.reads | reads, asked.changes, asked.recompute)
 
     def hidden_states(self, record: Mapping[str, Tensor], stack: str = "") -> tuple[Tensor, ...]:

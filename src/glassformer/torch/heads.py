@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.blueprints import Config, Head, routed
-from glassformer.ground import sites
 from glassformer.ground.errors import InputError, InputTypeError
 from glassformer.ground.sites import Observer, Tap, Watch
 from glassformer.ground.typecheck import brief
@@ -384,7 +383,7 @@ class RoutedCausalLM(CausalLM):
         wanted = c.output_router_logits if given.output_router_logits is None else given.output_router_logits
         wanted = wanted and given.p is None
         asked = None if watch is None else self.base_model.watch_for(False, False, watch)
-        routers = frozenset(sites.expand([ROUTERS], *self.base_model.block_counts)) if wanted else frozenset()
+        routers = frozenset(self.base_model.site_names.expand([ROUTERS])) if wanted else frozenset()
         reads = routers | (frozenset() if asked is None else asked.reads)
         observed = Watch(reads, {} if asked is None else asked.changes) if wanted else watch
         output = super().compute_output(replace(given, watch=observed))

@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from glassformer.blueprints.blueprint import BlockCounts, Blueprint
+from glassformer.blueprints.blueprint import Blueprint
 from glassformer.ground.errors import InputError
-from glassformer.ground.sites import ENCODER, Synonyms, Tap
+from glassformer.ground.sites import ENCODER, SiteNames, Tap
 from glassformer.ops.module_steps import part
 from glassformer.torch.arguments import ForwardArguments, WatchLike, meanings, takes
 from glassformer.torch.attention import CrossAttention
@@ -282,8 +282,9 @@ class EncoderPart(EncoderDecoder):
     absent_modules = ("decoder", "lm_head")
 
     @property
-    def block_counts(self) -> BlockCounts:
-        return 0, self.config.encoder_layers, (), Synonyms
+    def site_names(self) -> SiteNames:
+        names = super().site_names
+        return SiteNames.of([site for site in names.names if site.startswith(ENCODER)], 0)
 
     @takes(*ENCODER_ARGUMENTS)
     def forward(self, given: ForwardArguments) -> BaseModelOutput:  # type: ignore[override]

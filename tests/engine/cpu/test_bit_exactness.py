@@ -14,10 +14,10 @@ import pytest
 from glassformer.engine.cpu import executor as engine
 from glassformer.engine.cpu.library import levels
 from glassformer.engine.protocol import CACHES, Feed
-from glassformer.ground.sites import all_sites
 from tests.engine.cpu.packed import KEPT
 from tests.engine.executors import Subject, open_all, scores_of, write_checkpoint
 from tests.parity import reference
+from tests.site_names import usual_sites
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -149,7 +149,7 @@ class TestWatching:
         plain = scores_of(executor, open_all(executor, prompts, sources), prompts)
         rows = open_all(executor, prompts, sources)
         everything = [one.sites for one in run_pass(executor, rows, prompts, subject.watch("*"))]
-        for site in all_sites(*subject.blueprint.block_counts[:3]):
+        for site in subject.blueprint.site_names.names:
             rows = open_all(executor, prompts, sources)
             watch = subject.watch(site)
             assert_identical(plain, scores_of(executor, rows, prompts, watch))
@@ -165,4 +165,4 @@ class TestWatching:
         watches = [None, subject.watch("*"), subject.watch("blocks.1.residual")]
         found = executor.run([Feed(executor.open(), p, watch=w) for p, w in zip(prompts, watches, strict=True)])
         assert_identical(plain, [one.host() for one in found])
-        assert [len(one.sites) for one in found] == [0, len(all_sites(3)), 1]
+        assert [len(one.sites) for one in found] == [0, len(usual_sites(3).names), 1]

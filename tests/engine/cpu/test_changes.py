@@ -16,10 +16,11 @@ from glassformer.engine.cpu.library import levels
 from glassformer.engine.protocol import CACHES, Feed, Want
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import SiteError
-from glassformer.ground.sites import Watch, all_sites, axes
+from glassformer.ground.sites import Watch, axes
 from glassformer.see.verification import difference
 from tests.engine.executors import Subject, open_all, scores_of
 from tests.parity import reference
+from tests.site_names import usual_sites
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -53,7 +54,7 @@ def test_change_at_every_site_matches_plain(family: str, tiny: Tiny) -> None:
     plain, cpu = subject.plain(), subject.cpu()
     before = run(subject, cpu, subject.watch("*"))
     draw = np.random.default_rng(5)
-    for site in all_sites(*subject.blueprint.block_counts[:3]):
+    for site in subject.blueprint.site_names.names:
         if f"blocks.{subject.blueprint.blocks - 1}." in site and family not in ("llama", "t5"):
             continue  # one block after the first says all
         shift = draw.standard_normal(before[0][site].shape[-1]).astype(np.float32)
@@ -69,7 +70,7 @@ def test_identity_change_at_every_site(family: str, tiny: Tiny) -> None:
     """Patterns apart: heads are then made of the pattern, in the plain order."""
     subject = tiny(family)
     executor = subject.cpu()
-    known = all_sites(*subject.blueprint.block_counts[:3])
+    known = subject.blueprint.site_names.names
     others = {site: Change() for site in known if not site.endswith("pattern")}
     patterns = {site: Change() for site in known if site.endswith("pattern")}
     plain = run(subject, executor, None)
@@ -118,7 +119,7 @@ def test_change_leaves_other_rows_alone(what: str, tiny: Tiny) -> None:
     subject = tiny(what)
     executor, (prompts, _) = subject.cpu(threads=2), subject.rows((5, 9, 3))
     plain = scores_of(executor, [executor.open() for _ in prompts], prompts)
-    for site in all_sites(subject.blueprint.blocks):
+    for site in usual_sites(subject.blueprint.blocks).names:
         watch = subject.watch(changes={site: Change(scale=0.5, shift=0.1)})
         feeds = [Feed(executor.open(), ids, Want.ALL, watch=watch if at == 1 else None) for at, ids in enumerate(prompts)]
         found = executor.run(feeds)
@@ -135,7 +136,7 @@ def test_nan_propagates_to_scores(what: str, cache: str, tiny: Tiny) -> None:
     prompt = [4, 8, 15]
     for level in levels() if cache == "f32" else levels()[:1]:
         executor = subject.cpu(cache=cache, level=level)
-        for site in all_sites(subject.blueprint.blocks):
+        for site in usual_sites(subject.blueprint.blocks).names:
             watch = subject.watch(changes={site: Change(shift=math.nan, positions={2})})
             spoilt, other = executor.run([Feed(executor.open(), prompt, watch=watch), Feed(executor.open(), prompt)])
             assert not np.isfinite(spoilt.host()).all(), (site, level)

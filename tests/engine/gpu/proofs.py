@@ -167,7 +167,7 @@ def repeats(full: bool) -> str:
         return results
 
     expected = life(range(len(prompts)))
-    watch = Watch.of("blocks.*.residual", "blocks.0.attention.pattern", blocks=model.blueprint.blocks)
+    watch = Watch.of("blocks.*.residual", "blocks.0.attention.pattern", names=model.blueprint.site_names)
     lives: list[Callable[[], dict[int, list[Any]]]] = [lambda: life(range(len(prompts))), lambda: life(range(4), watch)]
     lives += [lambda number=number: life([number]) for number in range(len(prompts))]  # type: ignore[misc]
     for number in range(count):
@@ -359,7 +359,7 @@ def passes(full: bool) -> str:
     executor = model.executor(batch_invariant=not full)
     rows = [executor.open() for _ in range(20)]
     executor.run([Feed(row, random_ids(length, 1000)) for row, length in zip(rows, (70, 5, 1) * 7, strict=False)])
-    watch = Watch.of("blocks.*", blocks=model.blueprint.blocks)
+    watch = Watch.of("blocks.*", names=model.blueprint.site_names)
     executor.run([Feed(rows[0], [3, 4], Want.ALL, parents=[-1, -1]), Feed(rows[1], random_ids(65, 1000), watch=watch)])
     executor.run([Feed(rows[2], [5], watch=watch)])
     for count in (2, 20):

@@ -75,7 +75,7 @@ def greedy_ids(executor: Executor) -> list[list[int]]:
 
 
 def prove(name: str, whole: Executor, split: Executor, opened: ModelFiles) -> None:
-    verdict = verify(whole, split, PROMPTS, opened.blueprint().blocks)
+    verdict = verify(whole, split, PROMPTS, opened.blueprint().site_names)
     same = greedy_ids(whole) == greedy_ids(split)
     print(f"{name}: error {verdict.worst.error:.1e} at {verdict.worst.site}, same ids: {same}", flush=True)
     assert verdict.agrees(10 * FLOATS), verdict

@@ -23,7 +23,6 @@ from glassformer.engine.protocol import Feed, Want
 from glassformer.ground.candidates import top
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import ExecutorError, InputError
-from glassformer.ground.sites import all_sites
 from tests.engine.executors import Subject, open_all, scores_of, write_checkpoint
 from tests.engine.gpu import torch_kernels
 from tests.parity import reference
@@ -120,7 +119,7 @@ def test_reading_one_site_gives_what_reading_all_gives(family: str, tiny: Tiny) 
         return [scores.sites for scores in executor.run(feeds)]
 
     everything = read("*")
-    for site in all_sites(*subject.blueprint.block_counts[:3])[:: 3 if family != "llama" else 1]:
+    for site in subject.blueprint.site_names.names[:: 3 if family != "llama" else 1]:
         for sites, expected in zip(read(site), everything, strict=True):
             assert set(sites) == {site}
             assert torch.allclose(sites[site], expected[site], atol=1e-5), site

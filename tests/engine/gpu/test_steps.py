@@ -31,7 +31,7 @@ def in_bfloat16(tmp_path_factory: pytest.TempPathFactory) -> Subject:
 
 def dtypes_by_step(subject: Subject, *sites: str) -> list[tuple[Any, PromptDtypes]]:
     executor = subject.gpu()
-    reads = Watch.of(*sites, blocks=subject.blueprint.blocks).reads if sites else frozenset()
+    reads = Watch.of(*sites, names=subject.blueprint.site_names).reads if sites else frozenset()
     program = executor._program("", frozenset(reads), frozenset()).program
     return list(zip(program.steps, prompt_dtypes(program, executor._weights), strict=True))
 
@@ -96,5 +96,5 @@ def test_a_prompt_has_the_same_scores_watched_and_unwatched(in_bfloat16: Subject
     def scores(watch: Watch | None) -> Any:
         return executor.run([Feed(executor.open(), ids, Want.LAST, watch=watch)])[0].host()
 
-    watch = Watch.of("blocks.0.attention.heads", "blocks.0.mlp.hidden", blocks=in_bfloat16.blueprint.blocks)
+    watch = Watch.of("blocks.0.attention.heads", "blocks.0.mlp.hidden", names=in_bfloat16.blueprint.site_names)
     assert np.array_equal(scores(None), scores(watch))

@@ -89,7 +89,7 @@ class PlainExecutor(NotCopied, RereadRows):
         self.context: int = model.config.context
         config = model.config
         self._checks = checks.InputChecks(
-            config.context, self.base.vocabulary_size, *self.base.block_counts,
+            config.context, self.base.vocabulary_size, self.base.site_names,
             capabilities=Capabilities(takes_vectors=True, begins_at_blocks=True),
         )  # fmt: skip
         self._set_ropes(module.rope for module in self.base.modules() if isinstance(module, RotaryEmbedding))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import InputError, SiteError, did_you_mean
-from glassformer.ground.sites import Watch, all_sites, axes, expand
+from glassformer.ground.sites import Watch, axes
 from glassformer.see.activations import Activations
 from glassformer.see.patching.compute import PairOutcome
 from glassformer.see.patching.pair import PatchedRun, ReadPair, TextPair
@@ -56,7 +56,7 @@ def path_ends(patterns: Sequence[str], text: Activations, parts: Sequence[str], 
     for name in patterns:
         stem, _, number = name.rpartition(".")
         head = int(number) if number.isdecimal() and stem.count(".") > 1 else None
-        for site in expand([name if head is None else stem], *blueprint.block_counts):
+        for site in blueprint.site_names.expand([name if head is None else stem]):
             part = site.split(".", 2)[-1]
             if part not in parts:
                 raise SiteError(
@@ -88,7 +88,7 @@ class Paths:
         if self.direct and len(self.receivers) > 1:
             raise InputError("'final' is the end of the model, and hides what other receivers do. Name it alone.")
         self.pair, self.freeze_mlps, self.blocks = pair, freeze_mlps, blueprint.blocks
-        self.order = {site: index for index, site in enumerate(all_sites(*blueprint.block_counts[:3]))}
+        self.order = blueprint.site_names.order
         last = max(self.order[end.site] for end in self.receivers)
         self.senders = [end for end in senders if self.order[end.site] < last]
         if not self.senders:

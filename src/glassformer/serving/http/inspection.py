@@ -123,7 +123,7 @@ class Inspection(BaseModel):
     def watch(self, model: Model, limits: Limits) -> Watch | None:
         """What is read and changed in the passes of a changed model's texts."""
         blueprint = model.blueprint
-        reads = Watch.parse(self.sites, *blueprint.block_counts).reads
+        reads = Watch.parse(self.sites, blueprint.site_names).reads
         if len(reads) > limits.sites:
             raise SettingError(f"glass.sites are {len(reads)} sites; this server allows {limits.sites} at most.")
         return Watch(reads, model.changes) if reads or model.changes else None
