@@ -307,6 +307,8 @@ class RotaryConfig(Config):
     """What configs of families with RoPE have in common."""
 
     default_theta: ClassVar[float] = 10_000.0  # RoPE's base, where a file has none
+    default_share: ClassVar[float] = 1.0  # of a head that is rotated, where a file does not say it
+    interleaved_rope: ClassVar[bool] = False  # whether the numbers of a pair are neighbors in the family's own files
 
     intermediate_size: int
     num_attention_heads: int
@@ -317,7 +319,8 @@ class RotaryConfig(Config):
     @classmethod
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
         raw = super().prepare(raw)
-        rope = Rope.read(raw, cls.default_theta)
+        share = {} if cls.default_share == 1 else {"partial_rotary_factor": cls.default_share}
+        rope = replace(Rope.read({**share, **raw}, cls.default_theta), interleaved=cls.interleaved_rope)
         for spelling in ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor"):
             raw.pop(spelling, None)
         return raw | {"rope": rope}
@@ -329,6 +332,13 @@ class RotaryConfig(Config):
     @property
     def ropes(self) -> Mapping[str, Rope]:
         return {"rotary_emb": self.rope}
+
+    def to_dict(self) -> dict[str, Any]:
+        """With the share of a head that is rotated, even if it is all of it, where a reader would take less."""
+        raw = super().to_dict()
+        if self.default_share == 1:
+            return raw
+        return raw | {"rope_parameters": raw["rope_parameters"] | {"partial_rotary_factor": self.rope.partial_rotary_factor}}
 
     def window(self, layer: int) -> int | None:
         """How many tokens back a layer looks; None: to the beginning."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from glassformer.blueprints import llama
-from glassformer.blueprints.blueprint import Blueprint, Builder, Head
+from glassformer.blueprints.blueprint import Blueprint, Head
 
 SPECIAL_TOKENS = {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0}
 
@@ -37,17 +37,4 @@ FAMILY = replace(llama.FAMILY, name="Gemma", heads=("causal", "sequence", "token
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
-    b, base = Builder(c), FAMILY.prefix(head)
-    eps = c.rms_norm_eps
-    x = b.embed(f"{base}embed_tokens", scale=c.hidden_size**0.5)
-    for layer in range(c.num_hidden_layers):
-        with b.block(layer, f"{base}layers"):
-            h = b.norm(x, "input_layernorm", eps, site="attention.input", offset=1)
-            a = b.linear(
-                llama.attention(b, c, h), "self_attn.o_proj", c.hidden_size, c.attention_bias, site="attention.update"
-            )
-            x = b.add(x, a, site="middle")
-            h = b.norm(x, "post_attention_layernorm", eps, site="mlp.input", offset=1)
-            h = b.gate(h, "mlp.gate_proj", "mlp.up_proj", c.intermediate_size, c.hidden_act)
-            x = b.add(x, b.linear(h, "mlp.down_proj", c.hidden_size, site="mlp.update"), site="residual")
-    return b.build_with_head(b.norm(x, f"{base}norm", eps, site="final", offset=1), head, token_head="score")
+    return llama.blueprint(c, head, norm={"offset": 1}, embedding_scale=c.hidden_size**0.5)

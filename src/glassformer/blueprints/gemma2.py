@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
 from glassformer.blueprints import layer_types, llama
-from glassformer.blueprints.blueprint import Blueprint, Builder, Head
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
 from glassformer.blueprints.gemma import SPECIAL_TOKENS
 
 
@@ -37,19 +40,34 @@ class Config(layer_types.Config):
 FAMILY = replace(llama.FAMILY, name="Gemma2", heads=("causal", "sequence", "token"))
 
 
-def blueprint(c: Config, head: Head = "causal", prepare_query_key: llama.PrepareQueryKey = llama.rotated) -> Blueprint:
-    b, base = Builder(c), FAMILY.prefix(head)
-    eps, bias = c.rms_norm_eps, c.attention_bias
-    x = b.embed(f"{base}embed_tokens", scale=c.hidden_size**0.5)
+NORMS = (  # before and after attention, before and after the MLP
+    "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
+)  # fmt: skip
+
+
+def normed_both_ways(
+    c: llama.Config, head: Head, norms: tuple[str, str, str, str] = NORMS, mlp: Callable[..., Value] = llama.gated_mlp,
+    offset: float = 0.0, embedding_scale: float = 1.0, softcap: float | None = None,
+    attention: Mapping[str, Any] = MappingProxyType({}),
+) -> Blueprint:  # fmt: skip
+    """Blocks that norm what attention and MLP read, and what they give; `attention`: its options."""
+    b, base, eps = Builder(c), FAMILY.prefix(head), c.rms_norm_eps
+    before_attention, after_attention, before_mlp, after_mlp = norms
+    x = b.embed(f"{base}embed_tokens", scale=embedding_scale)
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}layers"):
-            h = b.norm(x, "input_layernorm", eps, site="attention.input", offset=1)
-            a = llama.attention(b, c, h, prepare_query_key, scale=c.scale, softcap=c.attn_logit_softcapping)
-            a = b.linear(a, "self_attn.o_proj", c.hidden_size, bias)
-            x = b.add(x, b.norm(a, "post_attention_layernorm", eps, site="attention.update", offset=1), site="middle")
-            h = b.norm(x, "pre_feedforward_layernorm", eps, site="mlp.input", offset=1)
-            h = b.gate(h, "mlp.gate_proj", "mlp.up_proj", c.intermediate_size, c.hidden_act)
-            h = b.linear(h, "mlp.down_proj", c.hidden_size)
-            x = b.add(x, b.norm(h, "post_feedforward_layernorm", eps, site="mlp.update", offset=1), site="residual")
-    x = b.norm(x, f"{base}norm", eps, site="final", offset=1)
-    return b.build_with_head(x, head, token_head="score", softcap=c.final_logit_softcapping)
+            h = b.norm(x, before_attention, eps, site="attention.input", offset=offset)
+            a = llama.attention(b, c, h, **attention)
+            a = b.linear(a, "self_attn.o_proj", c.hidden_size, c.output_bias)
+            x = b.add(x, b.norm(a, after_attention, eps, site="attention.update", offset=offset), site="middle")
+            h = mlp(b, c, b.norm(x, before_mlp, eps, site="mlp.input", offset=offset), site=None)
+            x = b.add(x, b.norm(h, after_mlp, eps, site="mlp.update", offset=offset), site="residual")
+    x = b.norm(x, f"{base}norm", eps, site="final", offset=offset)
+    return b.build_with_head(x, head, token_head="score", softcap=softcap)
+
+
+def blueprint(c: Config, head: Head = "causal", prepare_query_key: llama.PrepareQueryKey = llama.rotated) -> Blueprint:
+    return normed_both_ways(
+        c, head, offset=1, embedding_scale=c.hidden_size**0.5, softcap=c.final_logit_softcapping,
+        attention={"prepare_query_key": prepare_query_key, "scale": c.scale, "softcap": c.attn_logit_softcapping},
+    )  # fmt: skip

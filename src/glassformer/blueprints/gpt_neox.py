@@ -16,6 +16,7 @@ from glassformer.blueprints.config import RotaryConfig
 class Config(RotaryConfig):
     model_type = "gpt_neox"
     title = "GPT-NeoX and Pythia"
+    default_share = 0.25
     default_fields = {"vocab_size": 50432, "bos_token_id": 0, "eos_token_id": 2}
 
     hidden_size: int = 6144
@@ -31,20 +32,13 @@ class Config(RotaryConfig):
 
     @classmethod
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
-        share, theta = raw.pop("rotary_pct", None), raw.pop("rotary_emb_base", None)
-        raw = {"partial_rotary_factor": 0.25 if share is None else share, **raw}
-        return super().prepare(raw if theta is None else {"rope_theta": theta, **raw})
+        former = {"partial_rotary_factor": raw.pop("rotary_pct", None), "rope_theta": raw.pop("rotary_emb_base", None)}
+        return super().prepare({**{name: value for name, value in former.items() if value is not None}, **raw})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_heads_divide()
         self.rope.check_head_size(self.head_dim)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The share of a head that is rotated is always in it: without one, a reader would take a quarter."""
-        raw = super().to_dict()
-        share = {"partial_rotary_factor": self.rope.partial_rotary_factor}
-        return raw | {"rope_parameters": raw["rope_parameters"] | share}
 
     @property
     def head_dim(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,11 @@ class Config(RotaryConfig):
         """Whether attention's output projection has a bias, as its others may."""
         return self.attention_bias
 
+    @property
+    def update_dropout(self) -> float | None:
+        """Of what attention and MLP add to the stream, in families that drop some of it out."""
+        return None
+
     def rope_of(self, layer: int) -> Rope:
         """A layer's RoPE."""
         return self.rope
@@ -77,6 +82,8 @@ FAMILY = Family(
 PrepareQueryKey = Callable[[Builder, Any, Value, Value], tuple[Value, Value]]
 MakeHeads = Callable[[Builder, Any, Value, str, int], Value]  # "q" or "k", and how many
 MakeMLP = Callable[[Builder, Any, Value], Value]  # of a block: its input to its update
+RMS: Mapping[str, Any] = {}
+LAYER: Mapping[str, Any] = {"how": "layer"}
 
 
 def rotated(b: Builder, c: Config, query: Value, key: Value) -> tuple[Value, Value]:
@@ -111,23 +118,37 @@ def attention(
     return b.attend(q, k, v, "self_attn", window=c.window(b.layer), dropout=c.attention_dropout, **options)
 
 
-def gated_mlp(b: Builder, c: Config, x: Value) -> Value:
+def gated_mlp(b: Builder, c: Any, x: Value, site: str | None = "mlp.update", scale: float = 1.0) -> Value:
     h = b.gate(x, "mlp.gate_proj", "mlp.up_proj", c.intermediate_size, c.hidden_act, c.mlp_bias)
+    return b.linear(h, "mlp.down_proj", c.hidden_size, c.mlp_bias, site=site, scale=scale)
+
+
+def plain_mlp(b: Builder, c: Any, x: Value) -> Value:
+    """An MLP without a gate."""
+    h = b.linear(x, "mlp.up_proj", c.intermediate_size, c.mlp_bias)
+    h = b.activate(h, c.hidden_act, "mlp.hidden", "mlp.act_fn")
     return b.linear(h, "mlp.down_proj", c.hidden_size, c.mlp_bias, site="mlp.update")
 
 
 def blueprint(
     c: Config, head: Head = "causal", prepare_query_key: PrepareQueryKey = rotated, mlp: MakeMLP = gated_mlp,
+    norm: Mapping[str, Any] = RMS, embedding_scale: float = 1.0, update_scale: float = 1.0, score_scale: float = 1.0,
     **attention_options: Any,
 ) -> Blueprint:  # fmt: skip
-    b, base = Builder(c), FAMILY.prefix(head)
-    x = b.embed(f"{base}embed_tokens")
+    """`norm`: options of all norms; the scales: of embedded tokens, of attention's updates, and of scores."""
+    b, base, eps = Builder(c), FAMILY.prefix(head), c.rms_norm_eps
+    x = b.embed(f"{base}embed_tokens", scale=embedding_scale)
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}layers"):
-            h = b.norm(x, "input_layernorm", c.rms_norm_eps, site="attention.input")
+            h = b.norm(x, "input_layernorm", eps, site="attention.input", **norm)
             a = attention(b, c, h, prepare_query_key, **attention_options)
-            a = b.linear(a, "self_attn.o_proj", c.hidden_size, c.output_bias, site="attention.update")
-            x = b.add(x, a, site="middle")
-            h = b.norm(x, "post_attention_layernorm", c.rms_norm_eps, site="mlp.input")
-            x = b.add(x, mlp(b, c, h), site="residual")
-    return b.build_with_head(b.norm(x, f"{base}norm", c.rms_norm_eps, site="final"), head, token_head="score")
+            a = b.linear(a, "self_attn.o_proj", c.hidden_size, c.output_bias, site="attention.update", scale=update_scale)
+            x = b.add(x, dropped(b, c, a), site="middle")
+            h = b.norm(x, "post_attention_layernorm", eps, site="mlp.input", **norm)
+            x = b.add(x, dropped(b, c, mlp(b, c, h)), site="residual")
+    x = b.norm(x, f"{base}norm", eps, site="final", **norm)
+    return b.build_with_head(x, head, token_head="score", scale=score_scale)
+
+
+def dropped(b: Builder, c: Config, update: Value) -> Value:
+    return update if c.update_dropout is None else b.dropout(update, c.update_dropout)

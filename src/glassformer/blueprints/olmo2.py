@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from glassformer.blueprints import llama
 from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
@@ -29,19 +30,16 @@ def normed_heads(b: Builder, c: llama.Config, h: Value, name: str, heads: int) -
     return b.fused_heads(b.norm(projected, f"self_attn.{name}_norm", c.rms_norm_eps), "self_attn", 0, heads, c.head_dim)
 
 
-def blueprint(c: Config, head: Head = "causal") -> Blueprint:
+def blueprint(c: Config, head: Head = "causal", make_heads: llama.MakeHeads = normed_heads, **options: Any) -> Blueprint:
     b, base = Builder(c), FAMILY.prefix(head)
     eps = c.rms_norm_eps
     x = b.embed(f"{base}embed_tokens")
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}layers"):
             h = b.identity(x, "attention.input")
-            a = b.linear(
-                llama.attention(b, c, h, make_heads=normed_heads), "self_attn.o_proj", c.hidden_size, c.attention_bias
-            )
+            a = llama.attention(b, c, h, make_heads=make_heads, **options)
+            a = b.linear(a, "self_attn.o_proj", c.hidden_size, c.attention_bias)
             x = b.add(x, b.norm(a, "post_attention_layernorm", eps, site="attention.update"), site="middle")
-            h = b.identity(x, "mlp.input")
-            h = b.gate(h, "mlp.gate_proj", "mlp.up_proj", c.intermediate_size, c.hidden_act)
-            h = b.linear(h, "mlp.down_proj", c.hidden_size)
+            h = llama.gated_mlp(b, c, b.identity(x, "mlp.input"), site=None)
             x = b.add(x, b.norm(h, "post_feedforward_layernorm", eps, site="mlp.update"), site="residual")
-    return b.build_with_head(b.norm(x, f"{base}norm", eps, site="final"), head)
+    return b.build_with_head(b.norm(x, f"{base}norm", eps, site="final"), head, token_head="score")

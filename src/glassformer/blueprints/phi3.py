@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from glassformer.blueprints import llama, mistral
-from glassformer.blueprints.blueprint import Blueprint, Builder, Head
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
 from glassformer.ground.errors import ConfigError
 
 ROPES = ("default", "longrope")
@@ -58,6 +58,12 @@ FAMILY = replace(
 )
 
 
+def fused_mlp(b: Builder, c: llama.Config, x: Value, site: str | None = "mlp.update") -> Value:
+    h = b.linear(x, "mlp.gate_up_proj", 2 * c.intermediate_size)
+    h = b.fused_gate(h, "mlp", c.intermediate_size, c.hidden_act)
+    return b.linear(h, "mlp.down_proj", c.hidden_size, site=site)
+
+
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
     b, base = Builder(c), FAMILY.prefix(head)
     heads, groups, size = c.num_attention_heads, c.num_key_value_heads, c.head_dim
@@ -73,8 +79,6 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
             a = b.linear(a, "self_attn.o_proj", c.hidden_size, site="attention.update")
             x = b.add(x, b.dropout(a, c.resid_pdrop, "resid_attn_dropout"), site="middle")
             h = b.norm(x, "post_attention_layernorm", c.rms_norm_eps, site="mlp.input")
-            h = b.linear(h, "mlp.gate_up_proj", 2 * c.intermediate_size)
-            h = b.fused_gate(h, "mlp", c.intermediate_size, c.hidden_act)
-            h = b.linear(h, "mlp.down_proj", c.hidden_size, site="mlp.update")
+            h = fused_mlp(b, c, h)
             x = b.add(x, b.dropout(h, c.resid_pdrop, "resid_mlp_dropout"), site="residual")
     return b.build_with_head(b.norm(x, f"{base}norm", c.rms_norm_eps, site="final"), head, token_head="score")

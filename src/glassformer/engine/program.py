@@ -26,7 +26,7 @@ class NormKind(IntEnum):
 
 
 class Activation(IntEnum):
-    SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU = range(6)
+    SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2 = range(7)
 
 
 class Epilogue(IntEnum):

@@ -43,6 +43,7 @@ QUICK_GELU = Function(
     lambda x: x * _sigmoid(np.float32(1.702) * x), lambda f, x: x * f.sigmoid(1.702 * x), Activation.QUICK_GELU
 )
 RELU = Function(lambda x: np.maximum(x, 0), lambda f, x: f.relu(x), Activation.RELU)
+RELU2 = Function(lambda x: np.maximum(x, 0) ** 2, lambda f, x: f.relu(x).square(), Activation.RELU2)
 TANH = Function(np.tanh, lambda f, x: f.tanh(x), Activation.TANH)
 ACTIVATIONS: Mapping[str, tuple[Function, str]] = {  # by all their names, and what PyTorch prints
     "silu": (SILU, "SiLUActivation"),
@@ -56,6 +57,7 @@ ACTIVATIONS: Mapping[str, tuple[Function, str]] = {  # by all their names, and w
     "gelu_python_tanh": (GELU_TANH, "GELUTanh"),
     "quick_gelu": (QUICK_GELU, "QuickGELUActivation"),
     "relu": (RELU, "ReLU"),
+    "relu2": (RELU2, "ReLUSquaredActivation"),
     "tanh": (TANH, "Tanh"),
 }
 

@@ -337,12 +337,14 @@ class HeadProjection:
     joint_norm: Norm | None  # of all heads together, before they are split
     norm: Norm | None  # of each head
     rope: Rope | None
+    norm_last: bool  # whether heads are normed after RoPE
     site: str | None
 
 
 def trace_projection(ops: Sequence[Op], index: int) -> HeadProjection:
     """From what attention reads back to the matmul that it comes from."""
     site, norm, rope, joint_norm = ops[index].site, None, None, None
+    norm_last = isinstance(ops[index], Norm)
     while not isinstance(op := ops[index], ProjectToHeads):
         if isinstance(op, Norm):
             norm = op
@@ -354,7 +356,7 @@ def trace_projection(ops: Sequence[Op], index: int) -> HeadProjection:
         if isinstance(joint := ops[index], Norm):
             joint_norm, (index,) = joint, joint.inputs
     matrix = op.matrix(ops[index]) if ops[index].weights else None
-    return HeadProjection(op, index, matrix, joint_norm, norm, rope, site)
+    return HeadProjection(op, index, matrix, joint_norm, norm, rope, norm_last and rope is not None, site)
 
 
 def project(writer: ProgramWriter, projections: Sequence[HeadProjection], width: int) -> int:
@@ -398,6 +400,9 @@ def project_qkv(
             writer.program.ropes.append(table)
         rope = writer.program.ropes.index(table)
     norms = {"query_norm": query.norm and query.norm.ref, "key_norm": key.norm and key.norm.ref}
+    if query.norm_last:  # RoPE by itself, and the norms with the step that stores
+        writer.emit(StepKind.ROPE, input=buffer, **shape, **offsets, rope=rope)
+        rope = None
     fields = {"input": buffer, **shape, **offsets, **norms, "rope": rope}
     sites = {
         query.site: SiteLocation(buffer, 0, heads * size, heads),

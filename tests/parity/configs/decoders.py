@@ -23,6 +23,9 @@ TINY: dict[str, dict[str, Any]] = {
         **SMALL, "embedding_multiplier": 6.0, "attention_multiplier": 0.3, "residual_multiplier": 0.4, "logits_scaling": 3.0,
     },
     "smollm3": {**SMALL, "no_rope_layer_interval": 2},
+    **dict.fromkeys(("seed_oss", "ernie4_5", "hunyuan_v1_dense", "arcee", "helium", "glm4"), SMALL),
+    "exaone4": {**SMALL, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    "cohere": {**{name: value for name, value in SMALL.items() if name != "head_dim"}, "logit_scale": 0.3},
     "gemma": SMALL,
     "gemma2": {
         **SMALL, "hidden_size": 64, "query_pre_attn_scalar": 20, "sliding_window": 5, "attn_logit_softcapping": 1.5,
@@ -53,7 +56,8 @@ TINY: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 NOT_ON_GPU = {  # what the GPU engine says of a family that it cannot run
     "gemma2": "caps its scores softly", "gpt_neox": "rotates only a part of each head",
-    "gptj": "rotates only a part of each head", "cohere2": "rotates neighboring numbers",
+    **dict.fromkeys(("gptj", "glm4"), "rotates only a part of each head"),
+    **dict.fromkeys(("cohere", "cohere2", "ernie4_5", "helium"), "rotates neighboring numbers"),
 }  # fmt: skip
 NOT_SPLIT = {  # among ranks, and why not
     "olmo2": "q_norm needs all of what would be divided", "olmo3": "q_norm needs all of what would be divided",
@@ -62,9 +66,12 @@ NOT_SPLIT = {  # among ranks, and why not
 DECODER_HEADS = ("base", "causal", "sequence")
 HEADS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(TINY, DECODER_HEADS),
-    **dict.fromkeys(("phi3", "smollm3", "gemma", "gemma2", "starcoder2"), (*DECODER_HEADS, "token")),
+    **dict.fromkeys(
+        ("phi3", "smollm3", "gemma", "gemma2", "starcoder2", "seed_oss", "exaone4", "arcee", "helium", "glm4"),
+        (*DECODER_HEADS, "token"),
+    ),
     "gpt_neox": (*DECODER_HEADS, "token", "question"),
-    **dict.fromkeys(("granite", "cohere2"), ("base", "causal")),
+    **dict.fromkeys(("granite", "cohere", "cohere2", "ernie4_5"), ("base", "causal")),
     "gptj": (*DECODER_HEADS, "question"),
     "gpt_neo": (*DECODER_HEADS, "token", "question"),
     "gpt2": (*DECODER_HEADS, "token", "question"),
@@ -211,6 +218,54 @@ def _starcoder2(draw: random.Random) -> dict[str, Any]:
     return changes | {"norm_epsilon": draw.choice([1e-5, 1e-3]), "hidden_act": draw.choice(["gelu_pytorch_tanh", "relu"])}
 
 
+def _seed_oss(draw: random.Random) -> dict[str, Any]:
+    return _llama(
+        draw, attention_bias=draw.random() < 0.6, attention_out_bias=draw.random() < 0.4, mlp_bias=draw.random() < 0.4,
+    )  # fmt: skip
+
+
+def _ernie4_5(draw: random.Random) -> dict[str, Any]:
+    return _llama(draw, use_bias=draw.random() < 0.5)
+
+
+def _arcee(draw: random.Random) -> dict[str, Any]:
+    own = {"mlp_bias": draw.random() < 0.4, "hidden_act": draw.choice(["relu2", "silu"])}
+    return _llama(draw, attention_bias=draw.random() < 0.4, **own)
+
+
+def _helium(draw: random.Random) -> dict[str, Any]:
+    config = _with_biases(draw)
+    return config | {"hidden_size": config["num_attention_heads"] * config["head_dim"], "mlp_bias": draw.random() < 0.4}
+
+
+def _hunyuan_v1_dense(draw: random.Random) -> dict[str, Any]:
+    config = _with_biases(draw)
+    alpha = {"rope_type": "dynamic", "rope_theta": 500.0, "alpha": draw.choice([3.0, 1000.0]), "factor": 1.0}
+    return config | draw.choice([{}, {"rope_parameters": alpha}])
+
+
+def _exaone4(draw: random.Random) -> dict[str, Any]:
+    config = _llama(draw, num_hidden_layers=draw.randint(2, 5))
+    kinds = [draw.choice(["sliding_attention", "full_attention"]) for _ in range(config["num_hidden_layers"])]
+    everything = {"sliding_window": None, "layer_types": ["full_attention"] * len(kinds)}
+    own: list[dict[str, Any]] = [{"layer_types": kinds}, {"sliding_window_pattern": 3}, everything]
+    return config | {"sliding_window": 5, **draw.choice(own)}
+
+
+def _glm4(draw: random.Random) -> dict[str, Any]:
+    config = _with_biases(draw)
+    size = draw.choice([8, 16])
+    share = draw.choice([{}, {"partial_rotary_factor": draw.choice([0.25, 1.0])}])
+    rope = {"rope_type": "default", "rope_theta": 500.0}
+    return config | {"head_dim": size, "rope_parameters": {**draw.choice([rope, ROPES[1]]), **share}}
+
+
+def _cohere(draw: random.Random) -> dict[str, Any]:
+    changes = _without_head_size(draw, logit_scale=draw.choice([0.1, 2.0]), attention_bias=draw.random() < 0.4)
+    del changes["head_dim"], changes["rms_norm_eps"]
+    return changes | {"layer_norm_eps": draw.choice([1e-5, 1e-3])}
+
+
 def _cohere2(draw: random.Random) -> dict[str, Any]:
     changes = _without_head_size(draw, sliding_window=5, logit_scale=draw.choice([0.1, 2.0]))
     layers = changes["num_hidden_layers"]
@@ -256,5 +311,6 @@ RANDOM = {
     "llama": _with_biases, "mistral": _mistral, "qwen2": _llama, "qwen3": _with_biases, "gemma3_text": _gemma3_text,
     "phi3": _phi3, "olmo2": _with_biases, "olmo3": _olmo3, "granite": _granite, "smollm3": _smollm3, "gpt2": _gpt2,
     "gemma": _with_biases, "gemma2": _gemma2, "gpt_neox": _gpt_neox, "starcoder2": _starcoder2,
-    "cohere2": _cohere2, "gptj": _gptj, "gpt_neo": _gpt_neo,
+    "cohere2": _cohere2, "cohere": _cohere, "seed_oss": _seed_oss, "ernie4_5": _ernie4_5, "arcee": _arcee,
+    "helium": _helium, "hunyuan_v1_dense": _hunyuan_v1_dense, "exaone4": _exaone4, "glm4": _glm4, "gptj": _gptj, "gpt_neo": _gpt_neo,
 }  # fmt: skip

@@ -917,6 +917,10 @@ inline F activation_of(int activation, F x) {
         }
         case RELU: return max(x, set(0.0f));
         case QUICK_GELU: return mul(x, sigmoid(mul(set(1.702f), x)));
+        case RELU2: {
+            const F above = max(x, set(0.0f));
+            return mul(above, above);
+        }
         default: {
             const F half = sigmoid(add(x, x));
             return sub(add(half, half), set(1.0f));

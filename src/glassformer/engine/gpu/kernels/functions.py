@@ -13,11 +13,11 @@ import triton
 import triton.language as tl
 
 NO_NORM, RMS_NORM, LAYER_NORM = (tl.constexpr(code) for code in range(3))
-SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU = (tl.constexpr(code) for code in range(6))
+SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2 = (tl.constexpr(code) for code in range(7))
 PLAIN, ADD, ACTIVATE, GATE, GATE_STORED = (tl.constexpr(code) for code in range(5))
 
 NORMS = {None: 0, "rms": 1, "layer": 2}
-ACTIVATIONS = {None: 0, "silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "tanh": 4, "quick_gelu": 5}
+ACTIVATIONS = {None: 0, "silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "tanh": 4, "quick_gelu": 5, "relu2": 6}
 EPILOGUES = {"none": 0, "add": 1, "activate": 2, "gate": 3}
 NORM_WARPS = 4  # which, with the width, decide in which order squares are summed: the same for one token and for more
 NORM_WIDTH = 8192  # columns of a norm that are summed at once, at most
@@ -65,8 +65,10 @@ def activated(x, ACTIVATION: tl.constexpr):
         return tl.where(x < 0.0, 0.0, x)  # NaN stays NaN
     elif ACTIVATION == TANH:
         return 2.0 * sigmoid(2.0 * x) - 1.0
-    else:
+    elif ACTIVATION == QUICK_GELU:
         return x * sigmoid(1.702 * x)
+    else:
+        return tl.where(x < 0.0, 0.0, x * x)  # RELU2
 
 
 @triton.jit
