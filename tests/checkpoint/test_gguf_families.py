@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gguf import MODEL_ARCH, GGMLQuantizationType
+from gguf import MODEL_ARCH_NAMES, GGMLQuantizationType
 from gguf import GGUFValueType as Value
 from gguf.quants import dequantize, quantize
 from gguf.tensor_mapping import get_tensor_name_map
@@ -89,6 +89,22 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {  # by architecture: the fami
         {**LLAMA, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"],
          "rope_parameters": dict.fromkeys(("sliding_attention", "full_attention"), LLAMA["rope_parameters"])},
     ),
+    "exaone4": (
+        "exaone4",
+        {**LLAMA, "num_hidden_layers": 3, "sliding_window": 5,
+         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    ),
+    "exaone4 everything": ("exaone4", {**LLAMA, "sliding_window": None, "layer_types": ["full_attention"] * LAYERS}),
+    "glm4": ("glm4", {**LLAMA, "rope_parameters": {**LLAMA["rope_parameters"], "partial_rotary_factor": 0.5}}),
+    "command-r": (
+        "cohere",
+        {name: value for name, value in LLAMA.items() if name not in ("head_dim", "rms_norm_eps")}
+        | {"layer_norm_eps": 1e-4, "logit_scale": 0.25},
+    ),
+    "seed_oss": ("seed_oss", {**LLAMA, "head_dim": 32}),
+    "ernie4_5": ("ernie4_5", {**LLAMA, "head_dim": 32, "use_bias": True}),
+    "hunyuan-dense": ("hunyuan_v1_dense", LLAMA),
+    "arcee": ("arcee", LLAMA),
     "granite": (
         "granite",
         {**LLAMA, "embedding_multiplier": 6.0, "attention_multiplier": 0.25, "residual_multiplier": 0.5,
@@ -175,9 +191,11 @@ def decoder_metadata(name: str) -> dict[str, Typed]:
             "attention.head_count": HEADS, "feed_forward_length": INNER, "tokenizer.ggml.eos_token_id": c.eos_token_id,
             "tokenizer.ggml.padding_token_id": c.pad_token_id,
             "attention.head_count_kv": getattr(c, "num_key_value_heads", None),
-            "attention.key_length": 32 if short.startswith("gemma") else None,
+            "attention.key_length": 32 if short.startswith(("gemma", "seed", "ernie")) else None,
             "attention.sliding_window": getattr(c, "sliding_window", None),
-            "rope.dimension_count": {"phi3 longrope": 12, "gptneox": 8, "gptneox serial": 8}.get(name, HIDDEN // HEADS),
+            "rope.dimension_count": {"phi3 longrope": 12, "gptneox": 8, "gptneox serial": 8, "glm4": 8}.get(
+                name, getattr(c, "head_dim", HIDDEN // HEADS)
+            ),
         }.items()
         if value is not None
     }  # fmt: skip
@@ -186,6 +204,8 @@ def decoder_metadata(name: str) -> dict[str, Typed]:
             "rope.scaling.original_context_length": (12, Value.UINT32),
             "rope.scaling.attn_factor": (float(np.sqrt(1 + np.log(CONTEXT / 12) / np.log(12))), Value.FLOAT32),
         },
+        "exaone4": {"attention.sliding_window_pattern": ([True, False, True], Value.ARRAY, Value.BOOL)},
+        "command-r": {"logit_scale": (0.25, Value.FLOAT32)},
         "olmo2 windows": {"attention.sliding_window_pattern": ([True, False], Value.ARRAY, Value.BOOL)},
         "granite": {
             "attention.scale": (0.25, Value.FLOAT32), "embedding_scale": (6.0, Value.FLOAT32),
@@ -197,7 +217,7 @@ def decoder_metadata(name: str) -> dict[str, Typed]:
         "gptneox": {"use_parallel_residual": (True, Value.BOOL)},
         "gptneox serial": {"use_parallel_residual": (False, Value.BOOL)},
     }.get(name, {})  # type: ignore[assignment]  # fmt: skip
-    norm = "layer_norm_epsilon" if short in ("gptneox", "starcoder2") else "layer_norm_rms_epsilon"
+    norm = "layer_norm_epsilon" if short in ("gptneox", "starcoder2", "command-r") else "layer_norm_rms_epsilon"
     own |= {f"attention.{norm}": (1e-4, Value.FLOAT32), "rope.freq_base": (5e4, Value.FLOAT32)}
     return {key if "." in key and key.startswith("tok") else f"{short}.{key}": typed for key, typed in (whole | own).items()}
 
@@ -210,7 +230,7 @@ def permuted(rows: np.ndarray, heads: int) -> np.ndarray:
 def as_converted(name: str, key: str, value: np.ndarray) -> np.ndarray:
     """What the converter does to a tensor of a decoder."""
     short = name.split()[0]
-    if short in ("granite", "smollm3") and (projection := re.search(r"self_attn\.([qk])_proj", key)):
+    if short in ("granite", "smollm3", "arcee") and (projection := re.search(r"self_attn\.([qk])_proj", key)):
         return permuted(value, HEADS if projection[1] == "q" else 2)
     if "query_key_value" in key:
         return value.reshape(HEADS, 3, -1, *value.shape[1:]).swapaxes(0, 1).reshape(value.shape)
@@ -226,7 +246,8 @@ def rope_factors(name: str) -> Arrays:
 def gguf_names(name: str) -> dict[str, str]:
     """The reference's names to GGUF's, for what the converter writes: no pooler, and a shared table once."""
     short, model = name.split()[0], theirs(name)
-    names, seen = get_tensor_name_map(MODEL_ARCH[short.upper().replace("-", "_")], 7), set()
+    architecture = next(arch for arch, known in MODEL_ARCH_NAMES.items() if known == short)
+    names, seen = get_tensor_name_map(architecture, 7), set()
     found: dict[str, str] = {}
     for key, tensor in model.state_dict(keep_vars=True).items():
         if "pooler" not in key and id(tensor) not in seen:

@@ -41,7 +41,7 @@ from tests.messages.calls import (
     used_for_two,
     write,
 )
-from tests.parity.reference import LLAMA3_ROPE
+from tests.parity.reference import LLAMA3_ROPE, TINY
 from tests.see.models import encoder
 
 
@@ -303,6 +303,8 @@ MESSAGES: dict[str, list[Entry]] = {
          "config field 'layer_types' lists 1 layers of 3."),
         (ConfigError, lambda: qwen3(mlp_bias=True),
          "config field 'mlp_bias' is True; in a qwen3 model it is False."),
+        (ConfigError, lambda: blueprints.read_config({"model_type": "helium", **TINY["helium"], "head_dim": 16}),
+         "config field 'head_dim' is 16, but all 4 heads together must be as wide as the stream, which is 48."),
         (ConfigError, lambda: Scratch([("d_model", 24)]),
          "h_params is a dictionary, not list."),
         (ConfigError, lambda: Scratch({**H_PARAMS, "num_heads": 5}),

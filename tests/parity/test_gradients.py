@@ -15,12 +15,19 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.arcee.modeling_arcee import ArceeRMSNorm
+from transformers.models.cohere.modeling_cohere import CohereLayerNorm
 from transformers.models.cohere2.modeling_cohere2 import Cohere2LayerNorm
+from transformers.models.ernie4_5.modeling_ernie4_5 import Ernie4_5RMSNorm
+from transformers.models.exaone4.modeling_exaone4 import Exaone4RMSNorm
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+from transformers.models.glm4.modeling_glm4 import Glm4RMSNorm
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRMSNorm
 from transformers.models.granite.modeling_granite import GraniteRMSNorm
+from transformers.models.helium.modeling_helium import HeliumRMSNorm
+from transformers.models.hunyuan_v1_dense.modeling_hunyuan_v1_dense import HunYuanDenseV1RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, apply_rotary_pos_emb
 from transformers.models.mistral.modeling_mistral import MistralRMSNorm
 from transformers.models.mixtral.modeling_mixtral import MixtralRMSNorm, MixtralTopKRouter
@@ -33,6 +40,7 @@ from transformers.models.phi3.modeling_phi3 import Phi3RMSNorm
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeRMSNorm, Qwen3MoeTopKRouter
+from transformers.models.seed_oss.modeling_seed_oss import SeedOssRMSNorm
 from transformers.models.smollm3.modeling_smollm3 import SmolLM3RMSNorm
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
@@ -45,6 +53,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 NORMS = (
     LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm, T5LayerNorm, MT5LayerNorm, Phi3RMSNorm, Olmo2RMSNorm,
     Olmo3RMSNorm, GraniteRMSNorm, SmolLM3RMSNorm, MixtralRMSNorm, OlmoeRMSNorm, Qwen3MoeRMSNorm, GptOssRMSNorm,
+    ArceeRMSNorm, Ernie4_5RMSNorm, Exaone4RMSNorm, Glm4RMSNorm, HeliumRMSNorm, HunYuanDenseV1RMSNorm, SeedOssRMSNorm,
 )  # fmt: skip
 OFFSET_NORMS = (GemmaRMSNorm, Gemma2RMSNorm, Gemma3RMSNorm)
 ROUTERS = (MixtralTopKRouter, OlmoeTopKRouter, Qwen3MoeTopKRouter)
@@ -53,7 +62,9 @@ ROUNDED = (
     "gemma2",
     "gptj",
     "gpt_neo",
+    "cohere",
     "cohere2",
+    "ernie4_5",
 )  # families whose attention the reference has in float32 only, or whose RoPE
 UNTURNED, KEYS = (*reference.ENCODERS, "bart", *reference.SINUSOIDAL), ("k_proj.bias", "key.bias", "k_lin.bias")
 CASES = [
@@ -93,7 +104,8 @@ def _norms_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(norm, "forward", offset)
     for router in ROUTERS:
         monkeypatch.setattr(router, "forward", route)
-    monkeypatch.setattr(Cohere2LayerNorm, "forward", centred)
+    for norm in (CohereLayerNorm, Cohere2LayerNorm):
+        monkeypatch.setattr(norm, "forward", centred)
     monkeypatch.setattr(modeling_modernbert, "apply_rotary_pos_emb", apply_rotary_pos_emb)
 
 

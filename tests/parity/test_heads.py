@@ -188,7 +188,7 @@ LISTED: dict[str, int] = {}  # the kind of each layer is
 FEW: dict[str, dict[str, int]] = {  # blocks, so that every site of them can be gone through
     **dict.fromkeys(("gpt2", "gptj"), GPT2), "distilbert": {"n_layers": 2},
     **dict.fromkeys(("t5", "mt5"), T5), **dict.fromkeys(("bart", "marian", "pegasus"), BART),
-    **dict.fromkeys(("gemma3_text", "olmo3", "cohere2", "gpt_neo"), LISTED),
+    **dict.fromkeys(("gemma3_text", "olmo3", "cohere2", "gpt_neo", "exaone4"), LISTED),
 }  # fmt: skip
 
 

@@ -58,6 +58,10 @@ TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "gpt_neox": lambda folder: byte_level(folder, "gpt-2", False),
     "starcoder2": lambda folder: byte_level(folder, "gpt-2", False),
     "gpt_oss": lambda folder: byte_level(folder, "gpt-4o", False),
+    **dict.fromkeys(
+        ("exaone4", "glm4", "cohere", "seed_oss", "ernie4_5", "hunyuan_v1_dense", "arcee"),
+        lambda folder: byte_level(folder, "llama-bpe", False),
+    ),
 }
 OWN: dict[str, dict[str, Any]] = {  # what makes a family a family
     "llama": {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
@@ -84,6 +88,9 @@ OWN: dict[str, dict[str, Any]] = {  # what makes a family a family
     },
     "gpt_neox": {"rope_parameters": {"rope_theta": 5e3, "partial_rotary_factor": 0.25}},
     "starcoder2": {"sliding_window": None},
+    "exaone4": {"num_hidden_layers": 4, "sliding_window": 20, "layer_types": None},
+    "cohere": {"tie_word_embeddings": True},
+    "glm4": {"rope_parameters": {"rope_theta": 5e3, "partial_rotary_factor": 0.5}},
     "gpt_oss": {"sliding_window": 20, "swiglu_limit": 7.0, "layer_types": None},
     "gpt2": {"n_embd": 256, "n_inner": 512, "n_layer": 2, "n_head": 4, "n_positions": 128},
 }  # fmt: skip

@@ -36,7 +36,8 @@ NARROW = {**SIZES, "embedding_size": 32}
 BART = {"d_model": 96, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128}
 T5: dict[str, Any] = {"d_model": 64, "d_ff": 128, "d_kv": 16}
 WIDE: dict[str, dict[str, Any]] = {  # rows of 64 and the like, so that something is packed
-    **dict.fromkeys(reference.DECODERS, DECODER), **dict.fromkeys(("gpt_neox", "gpt_neo", "starcoder2", "cohere2"), SIZES),
+    **dict.fromkeys(reference.DECODERS, DECODER),
+    **dict.fromkeys(("gpt_neox", "gpt_neo", "starcoder2", "cohere", "cohere2"), SIZES),
     **dict.fromkeys(("gpt2", "gptj"), GPT2), "distilbert": {"dim": 64, "hidden_dim": 128},
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "modernbert", "deberta-v2"), SIZES),
     **dict.fromkeys(("electra", "albert"), NARROW),

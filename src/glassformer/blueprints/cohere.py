@@ -1,4 +1,4 @@
-"""Command R (https://docs.cohere.com/docs/command-r) and Aya: attention and MLP side by side, after one norm; RoPE on neighbors."""
+"""Command R (https://docs.cohere.com/docs/command-r), Aya: attention and MLP side by side, RoPE on neighbors."""
 
 from __future__ import annotations
 

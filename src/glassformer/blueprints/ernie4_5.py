@@ -1,4 +1,4 @@
-"""ERNIE 4.5 (https://yiyan.baidu.com/blog/publication/ERNIE_Technical_Report.pdf), dense: Llama's shape, RoPE on neighbors."""
+"""ERNIE 4.5 (https://ernie.baidu.com/blog/posts/ernie4.5), its dense models: Llama's shape, RoPE on neighbors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""EXAONE 4.0 (https://arxiv.org/abs/2507.11407): norms after attention and MLP, and on queries and keys; where some layers look
-back over a window, only those know positions."""
+"""EXAONE 4.0 (https://arxiv.org/abs/2507.11407): norms after attention and MLP, and on queries and keys.
+
+Where some layers look back over a window, only those know positions.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Any
 
 from glassformer.blueprints import layer_types, llama, olmo2
 from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
+from glassformer.blueprints.bounds import BOUNDS, Bounds
 
 
 @dataclass(kw_only=True)
@@ -19,6 +22,7 @@ class Config(layer_types.Config):
         "vocab_size": 102400, "hidden_size": 4096, "num_hidden_layers": 32, "bos_token_id": 0, "eos_token_id": 2,
     }  # fmt: skip
     fixed_fields = {"attention_bias": False, "mlp_bias": False}
+    bounds = {**BOUNDS, "sliding_window_pattern": Bounds()}  # 0: no layer looks through a window
 
     intermediate_size: int = 16384
     rms_norm_eps: float = 1e-5

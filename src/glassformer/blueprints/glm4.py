@@ -1,4 +1,4 @@
-"""GLM-4 (https://arxiv.org/abs/2406.12793; of 2025): norms before and after attention and MLP, RoPE on neighbors in half a head."""
+"""GLM-4 (https://arxiv.org/abs/2406.12793), of 2025: norms before and after both parts, RoPE on neighbors in half a head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hunyuan, dense (https://huggingface.co/tencent/Hunyuan-7B-Instruct): Llama's shape, with norms on queries and keys after RoPE."""
+"""Hunyuan, dense (https://huggingface.co/tencent/Hunyuan-7B-Instruct): Llama's shape, queries and keys normed after RoPE."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from glassformer.blueprints import layer_types, llama
 from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
-from glassformer.ops.rope import Rope
+from glassformer.ops.rope import Rope, number
 
 
 @dataclass(kw_only=True)
@@ -27,12 +27,13 @@ class Config(llama.Config):
         """Its files say how far RoPE's base is raised by another number than others: `alpha`."""
         name = "rope_scaling" if raw.get("rope_scaling") else "rope_parameters"
         rope = layer_types.rope_object(raw.get(name), name)
-        alpha, size = rope.get("alpha"), raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"]
-        if alpha and rope.get("rope_type", rope.get("type")) == "dynamic":
-            plain = Rope.read({**raw, name: {**rope, "rope_type": "default"}}, cls.default_theta)
-            theta = plain.theta * alpha ** (size / (size - 2))
-            raw = {**raw, "rope_scaling": None, "rope_parameters": {"rope_type": "default", "rope_theta": theta}}
-        return super().prepare(raw)
+        prepared = super().prepare({**raw, name: {**rope, "rope_type": "default"}} if "alpha" in rope else raw)
+        if rope.get("alpha") and rope.get("rope_type", rope.get("type")) == "dynamic":
+            config = cls.read({**raw, name: None})  # to know how large a head is
+            power = config.head_dim / (config.head_dim - 2)
+            plain: Rope = prepared["rope"]
+            prepared["rope"] = replace(plain, theta=plain.theta * number(rope["alpha"], "alpha") ** power)
+        return prepared
 
 
 FAMILY = replace(llama.FAMILY, name="HunYuanDenseV1")

@@ -30,7 +30,9 @@ def normed_heads(b: Builder, c: llama.Config, h: Value, name: str, heads: int) -
     return b.fused_heads(b.norm(projected, f"self_attn.{name}_norm", c.rms_norm_eps), "self_attn", 0, heads, c.head_dim)
 
 
-def blueprint(c: Config, head: Head = "causal", make_heads: llama.MakeHeads = normed_heads, **options: Any) -> Blueprint:
+def blueprint(
+    c: llama.Config, head: Head = "causal", make_heads: llama.MakeHeads = normed_heads, **options: Any
+) -> Blueprint:
     b, base = Builder(c), FAMILY.prefix(head)
     eps = c.rms_norm_eps
     x = b.embed(f"{base}embed_tokens")

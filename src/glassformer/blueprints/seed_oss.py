@@ -1,4 +1,4 @@
-"""Seed-OSS (https://huggingface.co/ByteDance-Seed/Seed-OSS-36B-Instruct): Llama's shape with biases on query, key and value."""
+"""Seed-OSS (https://huggingface.co/ByteDance-Seed/Seed-OSS-36B-Instruct): Llama's shape, biases on query, key and value."""
 
 from __future__ import annotations
 

@@ -67,6 +67,11 @@ STARCODER2_SIZES = {
     **{key: name for key, name in DECODER_SIZES.items() if name != "rms_norm_eps"},
     "attention.layer_norm_epsilon": "norm_epsilon",
 }
+COHERE_SIZES = {
+    **{key: name for key, name in DECODER_SIZES.items() if name != "rms_norm_eps"},
+    "attention.layer_norm_epsilon": "layer_norm_eps",
+    "logit_scale": "logit_scale",
+}
 GPTNEOX_SIZES = {
     **SIZES,
     "attention.layer_norm_epsilon": "layer_norm_eps",
@@ -128,16 +133,41 @@ def starcoder2_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     return {"use_bias": "blk.0.attn_q.bias" in raw, "rope_scaling": _rope_scaling(metadata, raw)}
 
 
+def ernie_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    return {"use_bias": "blk.0.attn_q.bias" in raw, "rope_scaling": _rope_scaling(metadata, raw)}
+
+
+def seed_oss_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    return decoder_fields(metadata, raw) | {"attention_out_bias": "blk.0.attn_output.bias" in raw}
+
+
+def exaone4_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """Without a window, all layers are alike; with one, every fourth sees everything, unless a file lists the others."""
+    window, count = metadata.get("attention.sliding_window"), metadata.get("block_count")
+    pattern = metadata.get("attention.sliding_window_pattern")
+    if not window:
+        kinds: list[str] | None = ["full_attention"] * count if isinstance(count, int) else None
+        return {"rope_scaling": _rope_scaling(metadata, raw), "sliding_window": None, "layer_types": kinds}
+    return {"rope_scaling": _rope_scaling(metadata, raw), "layer_types": _kinds(pattern)}
+
+
+def _kinds(pattern: Any) -> list[str] | None:
+    """Each layer's kind, where a file says of each whether it looks back over a window."""
+    if not isinstance(pattern, list):
+        return None
+    return ["sliding_attention" if local else "full_attention" for local in pattern]
+
+
 def olmo2_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     """OLMo 3 is a file of OLMo 2 that has windows."""
     if not metadata.get("attention.sliding_window"):
         return decoder_fields(metadata, raw)
-    pattern = metadata.get("attention.sliding_window_pattern")
-    kinds = ["sliding_attention" if local else "full_attention" for local in pattern] if isinstance(pattern, list) else None
     theta = shortest_float(metadata.get("rope.freq_base"))  # of all layers
     local = {"rope_type": "default"} if theta is None else {"rope_type": "default", "rope_theta": theta}
     ropes = {"rope_parameters": {"sliding_attention": local}}
-    return {**decoder_fields(metadata, raw), **ropes, "model_type": "olmo3", "layer_types": kinds}
+    return {**decoder_fields(metadata, raw), **ropes, "model_type": "olmo3",
+        "layer_types": _kinds(metadata.get("attention.sliding_window_pattern")),
+    }  # fmt: skip
 
 
 def _query_scalar(metadata: Metadata, largest: int) -> dict[str, Any]:
@@ -231,6 +261,23 @@ DECODER = {
     "blk.{}.ffn_gate": "model.layers.{}.mlp.gate_proj",
     "blk.{}.ffn_up": "model.layers.{}.mlp.up_proj",
     "blk.{}.ffn_down": "model.layers.{}.mlp.down_proj",
+}
+COHERE = {theirs: ours for theirs, ours in DECODER.items() if not theirs.endswith("ffn_norm")}
+ARCEE = {theirs: ours for theirs, ours in DECODER.items() if not theirs.endswith("ffn_gate")}
+SEED_OSS = {
+    **{theirs: ours for theirs, ours in DECODER.items() if not theirs.endswith("ffn_norm")},
+    "blk.{}.post_attention_norm": "model.layers.{}.post_attention_layernorm",
+}
+GLM4 = {
+    **ARCEE,
+    "blk.{}.post_attention_norm": "model.layers.{}.post_self_attn_layernorm",
+    "blk.{}.post_ffw_norm": "model.layers.{}.post_mlp_layernorm",
+    "blk.{}.ffn_up": "model.layers.{}.mlp.gate_up_proj",
+}
+HUNYUAN = {
+    **DECODER,
+    "blk.{}.attn_q_norm": "model.layers.{}.self_attn.query_layernorm",
+    "blk.{}.attn_k_norm": "model.layers.{}.self_attn.key_layernorm",
 }
 HEAD_NORMS = {
     "blk.{}.attn_q_norm": "model.layers.{}.self_attn.q_norm",
@@ -358,6 +405,8 @@ def config_from_gguf(metadata: Mapping[str, Any], raw: Mapping[str, StoredTensor
     for key, name in table.sizes.items():
         if (value := fields.get(key)) is not None:
             config[name] = shortest_float(value)
+    if "head_dim" in table.sizes.values() and "head_dim" not in config:
+        config["head_dim"] = _head_width(fields)
     embedding = raw.get("token_embd.weight")
     if embedding is None:
         raise CheckpointError(f"{path}: GGUF tensor 'token_embd.weight' is missing. Fetch the file again.")
@@ -479,6 +528,13 @@ TABLES: Mapping[str, ArchitectureTable] = {
     "gpt-oss": ArchitectureTable(GPT_OSS, GPT_OSS_SIZES, "gpt_oss", gpt_oss_fields),
     "phi3": ArchitectureTable(PHI3, WINDOW_SIZES, "phi3", partly_rotated_fields),
     "olmo2": ArchitectureTable(OLMO2, WINDOW_SIZES, "olmo2", olmo2_fields),
+    "exaone4": ArchitectureTable(OLMO2, WINDOW_SIZES, "exaone4", exaone4_fields),
+    "glm4": ArchitectureTable(GLM4, DECODER_SIZES, "glm4", partly_rotated_fields),
+    "command-r": ArchitectureTable(COHERE, COHERE_SIZES, "cohere"),
+    "seed_oss": ArchitectureTable(SEED_OSS, DECODER_SIZES, "seed_oss", seed_oss_fields),
+    "ernie4_5": ArchitectureTable(DECODER, DECODER_SIZES, "ernie4_5", ernie_fields),
+    "hunyuan-dense": ArchitectureTable(HUNYUAN, DECODER_SIZES, "hunyuan_v1_dense"),
+    "arcee": ArchitectureTable(ARCEE, DECODER_SIZES, "arcee", interleaved=True),
     "granite": ArchitectureTable(DECODER, GRANITE_SIZES, "granite", interleaved=True),
     "smollm3": ArchitectureTable(DECODER, DECODER_SIZES, "smollm3", interleaved=True),
     "starcoder2": ArchitectureTable(STARCODER2, STARCODER2_SIZES, "starcoder2", starcoder2_fields),

@@ -71,7 +71,7 @@ class Rope:
             raise ConfigError(f"config field 'rope_parameters' is {brief(parameters)}; it must be an object.")
         new = raw.get("rope_parameters")
         fallback = new.get("rope_theta", default_theta) if isinstance(new, Mapping) else default_theta
-        theta = _number(parameters.get("rope_theta", raw.get("rope_theta", fallback)), "rope_theta")
+        theta = number(parameters.get("rope_theta", raw.get("rope_theta", fallback)), "rope_theta")
         if theta <= 1:
             raise ConfigError(f"config field 'rope_theta' is {theta!r}; it must be above 1.")
         kind = parameters.get("rope_type", parameters.get("type", "default"))
@@ -84,18 +84,18 @@ class Rope:
                 f"Known: {', '.join(KINDS)}."
             )
         share = _first(parameters.get("partial_rotary_factor"), raw.get("partial_rotary_factor"), 1.0)
-        if _number(share, "partial_rotary_factor") > 1:
+        if number(share, "partial_rotary_factor") > 1:
             raise ConfigError(f"config field 'partial_rotary_factor' is {share!r}; it is a share of a head, at most 1.")
         longest = raw.get("max_position_embeddings")
         trained = "original_max_position_embeddings"  # beside the object it wins over what is in it
         lengths = {"max_position_embeddings": longest, trained: _first(raw.get(trained), parameters.get(trained), longest)}
-        parameters = {**parameters, **{name: _number(lengths[name], name) for name in KINDS[kind] if name in lengths}}
+        parameters = {**parameters, **{name: number(lengths[name], name) for name in KINDS[kind] if name in lengths}}
         if kind == "longrope" and parameters.get("factor") is None:
-            parameters["factor"] = _number(longest, "max_position_embeddings") / parameters[trained]
-        values = {name: _number(parameters.get(name), name) for name in KINDS[kind]}
+            parameters["factor"] = number(longest, "max_position_embeddings") / parameters[trained]
+        values = {name: number(parameters.get(name), name) for name in KINDS[kind]}
         for name in OPTIONAL.get(kind, ()):
             if parameters.get(name) is not None:
-                values[name] = _number(parameters[name], name)
+                values[name] = number(parameters[name], name)
         if kind == "llama3" and values["low_freq_factor"] >= values["high_freq_factor"]:
             raise ConfigError("config field 'low_freq_factor' must be below 'high_freq_factor'.")
         lists = {name: _numbers(parameters.get(name), name) for name in FACTOR_LISTS} if kind == "longrope" else {}
@@ -229,7 +229,7 @@ def _first(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def _number(value: Any, name: str) -> float:
+def number(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= MOST:
         raise ConfigError(f"config field {name!r} is {brief(value)}; RoPE needs a positive number there.")
     return value
@@ -238,7 +238,7 @@ def _number(value: Any, name: str) -> float:
 def _numbers(values: Any, name: str) -> tuple[float, ...]:
     if not isinstance(values, list | tuple):
         raise ConfigError(f"config field {name!r} is {brief(values)}; RoPE needs a list of numbers there.")
-    return tuple(_number(value, name) for value in values)
+    return tuple(number(value, name) for value in values)
 
 
 def _from_divisors(theta: float, divisors: Any) -> Rope:

@@ -25,10 +25,11 @@ ARCHITECTURES: Mapping[str, str] = {
     "llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "smollm3": "smollm3", "gemma": "gemma",
     "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3", "olmo2": "olmo2", "olmo3": "olmo2", "granite": "granite",
     "starcoder2": "starcoder2", "gpt2": "gpt2", "gpt_neox": "gptneox", "mixtral": "llama", "qwen3_moe": "qwen3moe",
-    "olmoe": "olmoe", "gpt_oss": "gpt-oss",
+    "olmoe": "olmoe", "gpt_oss": "gpt-oss", "exaone4": "exaone4", "glm4": "glm4", "cohere": "command-r",
+    "seed_oss": "seed_oss", "ernie4_5": "ernie4_5", "hunyuan_v1_dense": "hunyuan-dense", "arcee": "arcee",
 }  # fmt: skip
 WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
-    "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "qwen3_moe", "olmoe",
+    "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "qwen3_moe", "olmoe", "hunyuan_v1_dense",
 )  # fmt: skip
 ADVICE = "Keep the checkpoint as it is; load(…, weights=…) packs its weights all the same."
 
@@ -63,12 +64,13 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
         metadata |= {**lengths, **_rope_scaling(rope)}
     if config.model_type == "gemma3_text":
         metadata |= _gemma3(config)
-    if config.model_type == "olmo3":
+    if config.model_type in ("olmo3", "exaone4") and windows:
         metadata["attention.sliding_window_pattern"] = [config.is_local(layer) for layer in range(config.num_hidden_layers)]
     return metadata
 
 
 def _config_value(config: Config, name: str) -> Any:
+    name = config.aliases.get(name, name)
     if name == "rope_theta":
         return float(config.rope.theta)
     if name == "intermediate_size":

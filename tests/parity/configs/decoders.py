@@ -248,7 +248,9 @@ def _exaone4(draw: random.Random) -> dict[str, Any]:
     config = _llama(draw, num_hidden_layers=draw.randint(2, 5))
     kinds = [draw.choice(["sliding_attention", "full_attention"]) for _ in range(config["num_hidden_layers"])]
     everything = {"sliding_window": None, "layer_types": ["full_attention"] * len(kinds)}
-    own: list[dict[str, Any]] = [{"layer_types": kinds}, {"sliding_window_pattern": 3}, everything]
+    own: list[dict[str, Any]] = [
+        {"layer_types": kinds}, {"layer_types": None, "sliding_window_pattern": 3}, everything,
+    ]  # fmt: skip
     return config | {"sliding_window": 5, **draw.choice(own)}
 
 
@@ -312,5 +314,6 @@ RANDOM = {
     "phi3": _phi3, "olmo2": _with_biases, "olmo3": _olmo3, "granite": _granite, "smollm3": _smollm3, "gpt2": _gpt2,
     "gemma": _with_biases, "gemma2": _gemma2, "gpt_neox": _gpt_neox, "starcoder2": _starcoder2,
     "cohere2": _cohere2, "cohere": _cohere, "seed_oss": _seed_oss, "ernie4_5": _ernie4_5, "arcee": _arcee,
-    "helium": _helium, "hunyuan_v1_dense": _hunyuan_v1_dense, "exaone4": _exaone4, "glm4": _glm4, "gptj": _gptj, "gpt_neo": _gpt_neo,
+    "helium": _helium, "hunyuan_v1_dense": _hunyuan_v1_dense, "exaone4": _exaone4, "glm4": _glm4,
+    "gptj": _gptj, "gpt_neo": _gpt_neo,
 }  # fmt: skip
