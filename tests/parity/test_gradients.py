@@ -38,6 +38,7 @@ from transformers.models.olmo3.modeling_olmo3 import Olmo3RMSNorm
 from transformers.models.olmoe.modeling_olmoe import OlmoeRMSNorm, OlmoeTopKRouter
 from transformers.models.phi3.modeling_phi3 import Phi3RMSNorm
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
+from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeRMSNorm, Qwen2MoeTopKRouter
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeRMSNorm, Qwen3MoeTopKRouter
 from transformers.models.seed_oss.modeling_seed_oss import SeedOssRMSNorm
@@ -54,9 +55,10 @@ NORMS = (
     LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm, T5LayerNorm, MT5LayerNorm, Phi3RMSNorm, Olmo2RMSNorm,
     Olmo3RMSNorm, GraniteRMSNorm, SmolLM3RMSNorm, MixtralRMSNorm, OlmoeRMSNorm, Qwen3MoeRMSNorm, GptOssRMSNorm,
     ArceeRMSNorm, Ernie4_5RMSNorm, Exaone4RMSNorm, Glm4RMSNorm, HeliumRMSNorm, HunYuanDenseV1RMSNorm, SeedOssRMSNorm,
+    Qwen2MoeRMSNorm,
 )  # fmt: skip
 OFFSET_NORMS = (GemmaRMSNorm, Gemma2RMSNorm, Gemma3RMSNorm)
-ROUTERS = (MixtralTopKRouter, OlmoeTopKRouter, Qwen3MoeTopKRouter)
+ROUTERS = (MixtralTopKRouter, OlmoeTopKRouter, Qwen2MoeTopKRouter, Qwen3MoeTopKRouter)
 EXACT = 1e-8
 ROUNDED = (
     "gemma2",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,12 @@ import torch
 from torch import Tensor
 
 import glassformer
+from glassformer.blueprints import read_config
 from glassformer.ground.changes import Change
 from glassformer.ground.sites import Observer, Tap, Watch
 from glassformer.torch.forward_pass import ForwardPass
-from glassformer.torch.layers import Linear
 from glassformer.torch.mask import Mask
-from glassformer.torch.routed_mlp import Expert, RoutedMLP, load_balancing_loss
+from glassformer.torch.routed_mlp import load_balancing_loss
 from tests.parity import reference
 from tests.parity.compare import close, ids_for, pair
 
@@ -25,19 +24,17 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 EXPERTS, CHOSEN, HIDDEN, INNER = 6, 3, 12, 8
 
 
-def routed_mlp(normalized: bool = True) -> RoutedMLP:
+def routed_mlp(normalized: bool = True) -> Any:
     torch.manual_seed(3)
-    names = ("gate_proj", "up_proj", "down_proj")
-    linear = partial(Linear, HIDDEN, INNER, False)
-    experts = (
-        Expert(dict(zip(names, (linear(), linear(), Linear(INNER, HIDDEN, False)), strict=True)), names, "silu", None, 0.0)
-        for _ in range(EXPERTS)
-    )
-    layer = RoutedMLP(HIDDEN, experts, CHOSEN, normalized)
+    config = read_config({
+        "model_type": "qwen3_moe", "vocab_size": 9, "hidden_size": HIDDEN, "num_hidden_layers": 1, "num_attention_heads": 1,
+        "num_key_value_heads": 1, "head_dim": 12, "num_experts": EXPERTS, "num_experts_per_tok": CHOSEN,
+        "moe_intermediate_size": INNER, "norm_topk_prob": normalized,
+    })  # fmt: skip
+    layer = glassformer.AutoModel.from_config(config).layers[0].mlp
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
-    layer.block_index = 0
-    return layer
+    return layer.eval()
 
 
 def forward_pass(x: Tensor, watch: Watch | None = None) -> ForwardPass:
@@ -46,7 +43,7 @@ def forward_pass(x: Tensor, watch: Watch | None = None) -> ForwardPass:
     return ForwardPass(Mask(columns, x.shape[1]), columns, tap=tap)
 
 
-def slowly(layer: RoutedMLP, x: Tensor, scores: Tensor | None = None) -> Tensor:
+def slowly(layer: Any, x: Tensor, scores: Tensor | None = None, normalized: bool = True) -> Tensor:
     """Token by token: the best experts, each times its probability."""
     update = torch.zeros_like(x)
     for batch in range(x.shape[0]):
@@ -55,7 +52,7 @@ def slowly(layer: RoutedMLP, x: Tensor, scores: Tensor | None = None) -> Tensor:
             logits = layer.gate(own) if scores is None else scores[batch, token]
             probabilities = logits.softmax(-1)
             best = sorted(range(EXPERTS), key=lambda expert: -float(probabilities[expert]))[:CHOSEN]
-            total = sum(probabilities[expert] for expert in best) if layer.normalized else 1.0
+            total = sum(probabilities[expert] for expert in best) if normalized else 1.0
             for expert in best:
                 module: Any = layer.experts[expert]
                 update[batch, token] += probabilities[expert] / total * module.down(module.neurons(own))
@@ -66,7 +63,7 @@ def slowly(layer: RoutedMLP, x: Tensor, scores: Tensor | None = None) -> Tensor:
 @torch.no_grad()
 def test_each_token_gets_what_its_experts_make_of_it(normalized: bool) -> None:
     layer, x = routed_mlp(normalized), torch.randn(2, 9, HIDDEN)
-    close(layer(x, forward_pass(x)), slowly(layer, x), 1e-6)
+    close(layer(x, forward_pass(x)), slowly(layer, x, normalized=normalized), 1e-6)
 
 
 @torch.no_grad()

@@ -81,7 +81,7 @@ class Rewriter:
         low = self.append(self._linear_op(op, f"{module}.lora_A", op.inputs, (*shape[:-1], rank), (down,)))
         update = self.append(self._linear_op(op, f"{module}.lora_B", (low,), shape, (up,), scale=scale))
         product = self.append(self._linear_op(op, module, op.inputs, shape, weights, columns, scale=scale))
-        options = {"adapter": True}
+        options = {"of": ("adapter's update", "product")}
         return self.append(Add(module, (update, product), shape, (), op.block, op.stack, site, options=options))
 
     @staticmethod

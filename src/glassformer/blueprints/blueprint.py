@@ -19,7 +19,7 @@ from glassformer.ops.add import build_add, build_identity
 from glassformer.ops.attend import build_attend
 from glassformer.ops.embed import build_embed
 from glassformer.ops.experts import ExpertGate, build_expert_gate, build_expert_linear, build_route
-from glassformer.ops.gate import build_fused_gate, build_gate
+from glassformer.ops.gate import build_fused_gate, build_gate, build_gated
 from glassformer.ops.heads import build_fused_heads, build_heads, build_separate_heads
 from glassformer.ops.linear import build_linear
 from glassformer.ops.norm import build_norm
@@ -143,6 +143,7 @@ class Builder(Recorder):
     attend = build_attend
     activate = build_activate
     gate = build_gate
+    gated = build_gated
     fused_gate = build_fused_gate
     route = build_route
     expert_gate = build_expert_gate

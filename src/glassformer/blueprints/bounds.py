@@ -54,6 +54,7 @@ BOUNDS: Mapping[str, Bounds] = {  # of every number in any family's config
         (
             "vocab_size", "hidden_size", "intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "num_attention_heads",
             "encoder_attention_heads", "type_vocab_size", "embedding_size", "moe_intermediate_size",
+            "shared_expert_intermediate_size",
         ),
         SIZE,
     ),

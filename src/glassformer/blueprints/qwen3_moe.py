@@ -10,18 +10,10 @@ from glassformer.ground.errors import ConfigError
 
 
 @dataclass(kw_only=True)
-class Config(qwen3.Config, routed.Config):
-    model_type = "qwen3_moe"
-    title = "Qwen3-MoE"
-    default_fields = {"vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 24}
+class SomeExperts(routed.Config):
+    """There are experts in every n-th layer, and in some of these none. A mixin, put after a family's own."""
 
-    intermediate_size: int = 6144  # of layers without experts
-    num_key_value_heads: int = 4
-    head_dim: int = 0
-    num_experts: int = 128
-    num_experts_per_tok: int = 8
-    moe_intermediate_size: int = 768
-    decoder_sparse_step: int = 1  # there are experts in every n-th layer
+    decoder_sparse_step: int = 1
     mlp_only_layers: list[int] | None = None  # that have none
 
     def __post_init__(self) -> None:
@@ -38,6 +30,20 @@ class Config(qwen3.Config, routed.Config):
         dense = self.mlp_only_layers or ()
         every = self.decoder_sparse_step
         return tuple(n for n in range(self.num_hidden_layers) if n not in dense and (n + 1) % every == 0)
+
+
+@dataclass(kw_only=True)
+class Config(qwen3.Config, SomeExperts):
+    model_type = "qwen3_moe"
+    title = "Qwen3-MoE"
+    default_fields = {"vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 24}
+
+    intermediate_size: int = 6144  # of layers without experts
+    num_key_value_heads: int = 4
+    head_dim: int = 0
+    num_experts: int = 128
+    num_experts_per_tok: int = 8
+    moe_intermediate_size: int = 768
 
     def window(self, layer: int) -> int | None:
         return self.sliding_window if self.use_sliding_window else None

@@ -44,6 +44,7 @@ EXPERT_SIZES = {
     "expert_used_count": "num_experts_per_tok",
     "expert_feed_forward_length": "moe_intermediate_size",
 }
+SHARED_EXPERT_SIZES = {**EXPERT_SIZES, "expert_shared_feed_forward_length": "shared_expert_intermediate_size"}
 GPT_OSS_SIZES = {
     **EXPERT_SIZES,
     "expert_feed_forward_length": "intermediate_size",
@@ -202,6 +203,11 @@ def qwen3_moe_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     return {**decoder_fields(metadata, raw), "norm_topk_prob": True, "mlp_only_layers": dense}
 
 
+def qwen2_moe_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """Its other readers never make shares add up to one."""
+    return {**qwen3_moe_fields(metadata, raw), "norm_topk_prob": False}
+
+
 def gpt_oss_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     scaling = _rope_scaling(metadata, raw)
     return {"rope_scaling": scaling and {**scaling, "truncate": False}}  # as its config has it; no field says so
@@ -289,6 +295,14 @@ EXPERTS = {  # stacked: * stands for the index of each
     "blk.{}.ffn_up_exps": "model.layers.{}.mlp.experts.*.up_proj",
     "blk.{}.ffn_down_exps": "model.layers.{}.mlp.experts.*.down_proj",
 }
+SHARED_EXPERT = {  # one that all tokens go to
+    "blk.{}.ffn_gate_shexp": "model.layers.{}.mlp.shared_expert.gate_proj",
+    "blk.{}.ffn_up_shexp": "model.layers.{}.mlp.shared_expert.up_proj",
+    "blk.{}.ffn_down_shexp": "model.layers.{}.mlp.shared_expert.down_proj",
+}
+QWEN2_MOE = {
+    **DECODER, **EXPERTS, **SHARED_EXPERT, "blk.{}.ffn_gate_inp_shexp": "model.layers.{}.mlp.shared_expert_gate",
+}  # fmt: skip
 MIXTRAL = {
     **{theirs: ours for theirs, ours in DECODER.items() if ".mlp." not in ours},
     "blk.{}.ffn_gate_inp": "model.layers.{}.block_sparse_moe.gate",
@@ -523,6 +537,7 @@ TABLES: Mapping[str, ArchitectureTable] = {
     ),
     "qwen2": ArchitectureTable(DECODER, DECODER_SIZES, "qwen2"),
     "qwen3": ArchitectureTable({**DECODER, **HEAD_NORMS}, DECODER_SIZES, "qwen3"),
+    "qwen2moe": ArchitectureTable(QWEN2_MOE, SHARED_EXPERT_SIZES, "qwen2_moe", qwen2_moe_fields),
     "qwen3moe": ArchitectureTable({**DECODER, **HEAD_NORMS, **EXPERTS}, EXPERT_SIZES, "qwen3_moe", qwen3_moe_fields),
     "olmoe": ArchitectureTable({**DECODER, **HEAD_NORMS, **EXPERTS}, EXPERT_SIZES, "olmoe"),
     "gpt-oss": ArchitectureTable(GPT_OSS, GPT_OSS_SIZES, "gpt_oss", gpt_oss_fields),

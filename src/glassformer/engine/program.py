@@ -26,7 +26,7 @@ class NormKind(IntEnum):
 
 
 class Activation(IntEnum):
-    SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2 = range(7)
+    SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2, SIGMOID = range(8)
 
 
 class Epilogue(IntEnum):
@@ -161,6 +161,12 @@ class ProgramStep:
     expert_count: int = 0
     chosen: int = 0  # experts of a token
     normalized: bool = False  # whether their shares add up to one
+    floor: float = 0.0  # added to their sum before
+    sigmoid: bool = False  # of each score, and not the softmax of all
+    correction: str | None = None  # added to that when experts are compared
+    groups: int = 0  # of experts; 0: all are one
+    kept_groups: int = 0
+    group_best: int = 0  # how many of a group's experts say how good it is
     gate_limit: float = 0.0  # where gates, and what they are multiplied with, are cut; 0: nowhere
     gate_offset: float = 0.0  # added to what gates are multiplied with
     norm: NormRef | None = None  # before a matmul

@@ -45,6 +45,7 @@ QUICK_GELU = Function(
 RELU = Function(lambda x: np.maximum(x, 0), lambda f, x: f.relu(x), Activation.RELU)
 RELU2 = Function(lambda x: np.maximum(x, 0) ** 2, lambda f, x: f.relu(x).square(), Activation.RELU2)
 TANH = Function(np.tanh, lambda f, x: f.tanh(x), Activation.TANH)
+SIGMOID = Function(_sigmoid, lambda f, x: f.sigmoid(x), Activation.SIGMOID)
 ACTIVATIONS: Mapping[str, tuple[Function, str]] = {  # by all their names, and what PyTorch prints
     "silu": (SILU, "SiLUActivation"),
     "swish": (SILU, "SiLU"),
@@ -59,6 +60,7 @@ ACTIVATIONS: Mapping[str, tuple[Function, str]] = {  # by all their names, and w
     "relu": (RELU, "ReLU"),
     "relu2": (RELU2, "ReLUSquaredActivation"),
     "tanh": (TANH, "Tanh"),
+    "sigmoid": (SIGMOID, "Sigmoid"),
 }
 
 

@@ -1,6 +1,6 @@
 """add, identity, sum: values that pass through.
 
-add        the residual sum. Options: adapter (it is that of an adapter's update and the product beside it)
+add        the residual sum. Options: of (what it is the sum of instead)
 identity   the same value at one more site
 sum        over all ranks, each of which has a part of it: only where a model is split
 """
@@ -25,11 +25,12 @@ class Add(PassThrough):
 
     @property
     def adds_to_stream(self) -> bool:
-        return not self.options.get("adapter")
+        return "of" not in self.options
 
     @property
     def _names(self) -> tuple[str, str]:
-        return ("residual stream", "update") if self.adds_to_stream else ("adapter's update", "product")
+        first, second = self.options.get("of", ("residual stream", "update"))
+        return first, second
 
     def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
         return np.asarray(inputs[0] + inputs[1])
@@ -99,8 +100,11 @@ def add(first: int, second: int, write: int, m: Any, values: Values, p: Any) -> 
     values[write] = values[first] + values[second]
 
 
-def build_add(b: Recorder, x: Value, update: Value, site: str | None = None) -> Value:
-    return b.record(Add, "", (x, update), x.shape, site)
+def build_add(
+    b: Recorder, x: Value, update: Value, site: str | None = None, module: str = "", of: tuple[str, str] | None = None
+) -> Value:
+    """`of`: what it is the sum of, where that is not the residual stream and an update."""
+    return b.record(Add, module, (x, update), x.shape, site, **({} if of is None else {"of": of}))
 
 
 def build_identity(b: Recorder, x: Value, site: str, module: str = "") -> Value:

@@ -1,6 +1,7 @@
 """route, expert_gate, expert_linear: a mixture of experts. The weights of its two halves are those of all experts, in turn.
 
-route           router scores → each expert's share, 0 for those not chosen. Options: chosen, normalized
+route           router scores → each expert's share, 0 for those not chosen. Options: chosen, normalized, how, groups,
+                kept_groups, group_best, scale, floor
 expert_gate     a gate of each chosen expert, side by side. Options: how, experts, chosen, limit, offset
 expert_linear   a linear of each chosen expert with its neurons, times its share, summed. Options: experts, chosen
 """
@@ -14,13 +15,16 @@ import numpy as np
 
 from glassformer.engine.program import Epilogue, MatrixRef, StepKind
 from glassformer.ops.activate import activation, explain_activation, native_activation
+from glassformer.ops.module_steps import At, Path, Values, part, path_of, step
 from glassformer.ops.op import ArithmeticDraft, Array, Floats, Op, TokenContext, Weight
-from glassformer.ops.products import explain_product, matrix_ref, product, weight_row
+from glassformer.ops.products import explain_product, matrix_ref, product, stored_weight, weight_row
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value, linear_weights
 
 
 class Route(Op):
+    """Its weight, if it has one, corrects what is compared when experts are chosen, and is no part of their shares."""
+
     __slots__ = ()
     kind = "route"
 
@@ -28,39 +32,117 @@ class Route(Op):
     def is_plain(self) -> bool:
         return False
 
-    def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
-        (scores,) = inputs
+    @property
+    def sigmoid(self) -> bool:
+        return bool(self.options["how"] == "sigmoid")
+
+    @property
+    def divided(self) -> bool:
+        """Whether a token's experts all come from some of several groups."""
+        return bool(self.options["kept_groups"] < self.options["groups"])
+
+    def probabilities(self, scores: Array) -> Array:
+        if self.sigmoid:
+            return np.asarray(0.5 * (1 + np.tanh(scores / 2)), scores.dtype)
         weights = np.exp(scores - scores.max(-1, keepdims=True))
-        chosen = np.argsort(-scores, -1, "stable")[..., : self.options["chosen"]]
-        shares = np.zeros_like(weights)
-        np.put_along_axis(shares, chosen, np.take_along_axis(weights, chosen, -1), -1)
-        return np.asarray(shares / (shares if self.options["normalized"] else weights).sum(-1, keepdims=True))
+        return np.asarray(weights / weights.sum(-1, keepdims=True))
+
+    def preferences(self, probabilities: Array, token: TokenContext) -> Array:
+        """What is compared when experts are chosen; minus infinity in groups that are not."""
+        correction = stored_weight(token.weights, self.weights[0]).reshape(-1) if self.weights else np.float32(0)
+        preferences = probabilities + correction
+        if not self.divided:
+            return np.asarray(preferences)
+        groups = preferences.reshape(*preferences.shape[:-1], self.options["groups"], -1)
+        worth = self.group_scores(groups)
+        kept = np.argsort(-worth, -1, "stable")[..., : self.options["kept_groups"]]
+        dropped = np.full(worth.shape, -np.inf, worth.dtype)
+        np.put_along_axis(dropped, kept, 0, -1)
+        return np.asarray((groups + dropped[..., None]).reshape(preferences.shape))
+
+    def group_scores(self, groups: Array) -> Array:
+        """What each group (…, groups, experts) is worth: the sum of its best."""
+        return np.asarray(np.sort(groups, -1)[..., -self.options["group_best"] :].sum(-1))
+
+    def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
+        probabilities = self.probabilities(inputs[0])
+        chosen = np.argsort(-self.preferences(probabilities, token), -1, "stable")[..., : self.options["chosen"]]
+        shares = np.zeros_like(probabilities)
+        np.put_along_axis(shares, chosen, np.take_along_axis(probabilities, chosen, -1), -1)
+        if self.options["normalized"]:
+            shares = shares / (shares.sum(-1, keepdims=True) + shares.dtype.type(self.options["floor"]))
+        return np.asarray(shares * shares.dtype.type(self.options["scale"]))
+
+    def torch_value(self, scores: Any, correction: Any = None) -> Any:
+        """The same in PyTorch; of two experts that are equally good, the first is better."""
+        import torch
+
+        o = self.options
+        wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        probabilities = wide.sigmoid() if self.sigmoid else wide.softmax(-1)
+        preferences = probabilities.detach()
+        if correction is not None:
+            preferences = preferences + correction.reshape(-1)
+        if self.divided:
+            groups = preferences.unflatten(-1, (o["groups"], -1))
+            worth = groups.topk(o["group_best"], -1).values.sum(-1)
+            dropped = worth.sort(dim=-1, descending=True, stable=True).indices[..., o["kept_groups"] :]
+            groups = groups.masked_fill(torch.zeros_like(worth).scatter(-1, dropped, 1).bool()[..., None], -torch.inf)
+            preferences = groups.flatten(-2)
+        chosen = preferences.sort(dim=-1, descending=True, stable=True).indices[..., : o["chosen"]]
+        best = probabilities.gather(-1, chosen)
+        if o["normalized"]:
+            best = best / (best.sum(-1, keepdim=True) + o["floor"])
+        return torch.zeros_like(probabilities).scatter(-1, chosen, best * o["scale"]).to(scores.dtype)
 
     def formula(self) -> str:
-        norm = ", made to add up to 1" if self.options["normalized"] else ""
-        return f"softmax(scores) of the best {self.options['chosen']}{norm}; 0 for all others"
+        o = self.options
+        by = f" by {o['how']} + correction" if self.weights else ""
+        groups = f" in the best {o['kept_groups']} of {o['groups']} groups" if self.divided else ""
+        best = f"best {o['chosen']}{groups}{by}"
+        norm = ", made to add up to 1" if o["normalized"] else ""
+        scale = "" if o["scale"] == 1 else f", × {o['scale']:g}"
+        return f"{o['how']}(scores) of the {best}{norm}{scale}; 0 for all others"
 
     def explain(self, e: ArithmeticDraft, index: int) -> None:
-        scores = e.value(self.inputs[0])
+        scores, o = e.value(self.inputs[0]), self.options
         e.step("score", f"the router's, of expert {index}", scores[index])
-        weights = np.exp(scores - scores.max())
-        share = e.step("softmax", f"over {len(scores)} experts", weights[index] / weights.sum())
-        chosen = np.argsort(-scores, kind="stable")[: self.options["chosen"]]
+        probabilities, token = self.probabilities(scores), e.token(self)
+        preferences = self.preferences(probabilities, token)
+        over = "of the score" if self.sigmoid else f"over {len(scores)} experts"
+        share = e.step(o["how"], over, probabilities[index])
+        if self.weights:
+            correction = float(stored_weight(token.weights, self.weights[0]).reshape(-1)[index])
+            e.step("corrected", f"{o['how']} + {correction:.4f}: what is compared", share + correction)
+        chosen = np.argsort(-preferences, kind="stable")[: o["chosen"]]
         if index not in chosen:
-            e.step("share", f"none: {self.options['chosen']} others have higher scores", 0.0)
-        elif self.options["normalized"]:
-            total = e.step("all chosen", f"the sum of {len(chosen)}", weights[chosen].sum() / weights.sum())
-            e.step("share", "softmax ÷ all chosen", share / total)
+            group = self.divided and preferences[index] == -np.inf
+            reason = "its group is not among the best" if group else f"{o['chosen']} others have higher scores"
+            e.step("share", f"none: {reason}", 0.0)
+            return
+        scaled = "" if o["scale"] == 1 else f" × {o['scale']:g}"
+        if o["normalized"]:
+            total = e.step("all chosen", f"the sum of {len(chosen)}", probabilities[chosen].sum() + o["floor"])
+            e.step("share", f"{o['how']} ÷ all chosen{scaled}", share / total * o["scale"])
         else:
-            e.step("share", "one of the chosen", share)
+            e.step("share", f"one of the chosen{scaled}", share * o["scale"])
 
     def write_modules(self, derivation: Any, index: int) -> None:
-        derivation.add_to_mixture(index, "route")
+        correction = None
+        for weight in self.weights:
+            derivation.zeros(weight)
+            correction = At(path_of(weight.name))
+        derivation.add(index, path_of(self.module)[:-1], step(route, self, correction))
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
         buffer, source = writer.allocate(self.width), writer.buffer_of[self.inputs[0]]
-        options = {"chosen": self.options["chosen"], "normalized": self.options["normalized"]}
-        writer.emit(StepKind.ROUTE, input=source, output=buffer, expert_count=self.width, **options)
+        options = {name: self.options[name] for name in ("chosen", "normalized", "scale", "floor")}
+        groups = {name: self.options[name] for name in ("groups", "kept_groups", "group_best")} if self.divided else {}
+        correction = self.weights[0].name if self.weights else None
+        writer.emit(
+            StepKind.ROUTE, input=source, output=buffer, expert_count=self.width, sigmoid=self.sigmoid,
+            correction=correction, **options, **groups,
+        )  # fmt: skip
         writer.set_result(index, buffer)
 
     def split(self, splitter: Any, index: int) -> None:
@@ -73,9 +155,6 @@ class ExpertOp(Op):
     __slots__ = ()
     weight_role = "product"
     per_expert: ClassVar[int]  # matrices
-
-    def write_modules(self, derivation: Any, index: int) -> None:
-        derivation.add_to_mixture(index, self.kind)
 
     def expert_weights(self, expert: int) -> list[tuple[Weight, ...]]:
         """The weights of an expert's matrices, with their biases: gate and up, or one alone."""
@@ -150,6 +229,11 @@ class ExpertGate(ExpertOp):
         experts = self.chosen(inputs(self.inputs[1]))
         return f"expert {experts[slot]}, neuron {neuron}" if slot < len(experts) else f"no expert, number {index}"
 
+    def write_modules(self, derivation: Any, index: int) -> None:
+        path = path_of(self.module)
+        derivation.experts(self, path)
+        derivation.add(index, path[:-1], step(expert_neurons, At(path)))
+
     def lower(self, writer: ProgramWriter, index: int) -> None:
         gate = {"epilogue": Epilogue.GATE, "activation": native_activation(self)}
         limits = {"gate_limit": self.options["limit"] or 0.0, "gate_offset": self.options["offset"]}
@@ -185,6 +269,11 @@ class ExpertLinear(ExpertOp):
             e.step(f"expert {expert}", f"{share:.4f} × ({made:.4f}{with_bias})", share * (made + bias))
         e.step("sum", "over the chosen experts", total)
 
+    def write_modules(self, derivation: Any, index: int) -> None:
+        path = path_of(self.module)
+        derivation.experts(self, path)
+        derivation.add(index, path[:-1], step(expert_update, At(path)))
+
     def lower(self, writer: ProgramWriter, index: int) -> None:
         """Each chosen expert's product, and their sum; the residual sum that follows is done with it."""
         shares, products = writer.buffer_of[self.inputs[1]], self.lower_matmul(writer, self.options["chosen"] * self.width)
@@ -201,17 +290,40 @@ class ExpertLinear(ExpertOp):
         writer.set_result(consumers[0] if fused else index, buffer)
 
 
+def route(op: Route, correction: Path | None, read: int, write: int, m: Any, values: Values, p: Any) -> None:
+    stored = () if correction is None else (getattr(part(m, correction[:-1]), correction[-1]),)
+    values[write] = op.torch_value(values[read], *stored)
+
+
+def expert_neurons(experts: Path, x: int, shares: int, write: int, m: Any, values: Values, p: Any) -> None:
+    values[write] = part(m, experts).neurons(values[x], values[shares])
+
+
+def expert_update(experts: Path, neurons: int, shares: int, write: int, m: Any, values: Values, p: Any) -> None:
+    values[write] = part(m, experts).update(values[neurons], values[shares])
+
+
 def _around(module: str) -> str:
     """The module around all experts: `mlp.experts` for `mlp.experts.0.gate_proj`."""
     return module.rsplit(".", 2)[0]
 
 
-def build_route(b: Recorder, scores: Value, module: str, chosen: int, normalized: bool) -> Value:
-    """Each expert's share of a token's update: the softmax of the router's scores, and 0 for all but the best.
+def build_route(
+    b: Recorder, scores: Value, module: str, chosen: int, normalized: bool, how: str = "softmax", correction: str = "",
+    groups: int = 1, kept_groups: int = 1, group_best: int = 1, scale: float = 1.0, floor: float = 0.0,
+) -> Value:  # fmt: skip
+    """Each expert's share of a token's update: what the router's scores become, and 0 for all but the best.
 
-    `normalized`: the shares of those that are chosen add up to one.
+    `normalized`: the shares of those that are chosen add up to one, before they are scaled; `floor`: added to their sum.
+    `how`: the softmax of all scores, or the sigmoid of each. `correction`: a weight that is added to that when experts are
+    compared, and only then. `groups`: of experts side by side; those chosen are in the best `kept_groups`, where a group is
+    as good as its `group_best` best experts together.
     """
-    return b.record(Route, module, (scores,), scores.shape, "mlp.experts", chosen=chosen, normalized=normalized)
+    weights = {correction: (scores.width,)} if correction else {}
+    return b.record(
+        Route, module, (scores,), scores.shape, "mlp.experts", weights, chosen=chosen, normalized=normalized, how=how,
+        groups=groups, kept_groups=kept_groups, group_best=group_best, scale=scale, floor=floor,
+    )  # fmt: skip
 
 
 def build_expert_gate(
@@ -231,12 +343,13 @@ def build_expert_gate(
 
 
 def build_expert_linear(
-    b: Recorder, x: Value, shares: Value, experts: Sequence[str], chosen: int, out: int, bias: bool = False
-) -> Value:
+    b: Recorder, x: Value, shares: Value, experts: Sequence[str], chosen: int, out: int, bias: bool = False,
+    site: str | None = "mlp.update",
+) -> Value:  # fmt: skip
     """The update: what the chosen experts make of their neurons, each times its share."""
     neurons = Value(x.op, (*x.shape[:-1], x.width // chosen))  # of each
     weights = {name: shape for module in experts for name, shape in linear_weights(module, neurons, out, bias).items()}
     return b.record(
-        ExpertLinear, _around(experts[0]), (x, shares), (*x.shape[:-1], out), "mlp.update", weights, chosen=chosen,
+        ExpertLinear, _around(experts[0]), (x, shares), (*x.shape[:-1], out), site, weights, chosen=chosen,
         experts=len(experts),
     )  # fmt: skip

@@ -1,4 +1,7 @@
-"""gate: act(x · Wgᵀ) * (x · Wuᵀ); without weights, act(x) * y of two results, or of the halves of one. Options: how."""
+"""gate: act(x · Wgᵀ) * (x · Wuᵀ); without weights, act(x) * y of two results, or of the halves of one. Options: how.
+
+Of two results, x may be one number, for all of y.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from glassformer.engine.program import Epilogue, MatrixRef, RowRuns, StepKind
-from glassformer.ops.activate import activation, explain_activation, native_activation
+from glassformer.ops.activate import activation, explain_activation, native_activation, torch_activation
 from glassformer.ops.module_steps import At, Path, Values, part, path_of, step
 from glassformer.ops.op import ArithmeticDraft, Array, Op, TokenContext, Weight
 from glassformer.ops.products import explain_product, matrix_ref, part_of, product
@@ -56,8 +59,9 @@ class Gate(Op):
     def explain(self, e: ArithmeticDraft, index: int) -> None:
         how = self.options["how"]
         if len(self.inputs) == 2:  # of two products that are there already
-            values = zip(("gate", "up"), self.inputs, strict=True)
-            gate, up = (e.step(name, f"{name}[{index}]", e.value(source)[index]) for name, source in values)
+            gates, values = (e.value(source) for source in self.inputs)
+            of = index if gates.size > 1 else 0
+            gate, up = e.step("gate", f"gate[{of}]", gates[of]), e.step("up", f"up[{index}]", values[index])
             opened = explain_activation(self, e, gate, f"{how}(gate)")
         else:
             gate = self._explain_product(e, index, 0)
@@ -76,6 +80,9 @@ class Gate(Op):
         return explain_product(projection, e, output, name, title="weights · input")
 
     def write_modules(self, derivation: Any, index: int) -> None:
+        if len(self.inputs) == 2:
+            derivation.add(index, path_of(self.module), step(let_through, self.options["how"]))
+            return
         act = derivation.activation(index, self.options["how"])
         modules = list(dict.fromkeys(path_of(weight.name)[:-1] for weight in self.weights))
         for module in modules:
@@ -136,18 +143,27 @@ def gate(act: Path, gate_path: Path, up: Path, read: int, write: int, m: Any, va
     values[write] = part(m, act)(part(m, gate_path)(x)) * part(m, up)(x)
 
 
+def let_through(how: str, gate: int, up: int, write: int, m: Any, values: Values, p: Any) -> None:
+    values[write] = torch_activation(how, values[gate]) * values[up]
+
+
 def fused_gate(act: Path, read: int, write: int, m: Any, values: Values, p: Any) -> None:
     first, second = values[read].chunk(2, -1)
     values[write] = part(m, act)(first) * second
 
 
 def build_gate(
-    b: Recorder, x: Value, gate: str, up: str, inner: int, how: str, bias: bool = False, site: str = "mlp.hidden",
+    b: Recorder, x: Value, gate: str, up: str, inner: int, how: str, bias: bool = False, site: str | None = "mlp.hidden",
     name: str = "act_fn",
 ) -> Value:  # fmt: skip
     """act(gate(x)) * up(x); `name`: of the activation in PyTorch, beside the two projections."""
     weights, module = linear_weights(gate, x, inner, bias) | linear_weights(up, x, inner, bias), gate.rpartition(".")[0]
     return b.activation(b.record(Gate, module, (x,), (*x.shape[:-1], inner), site, weights, how=how), f"{module}.{name}")
+
+
+def build_gated(b: Recorder, gate: Value, x: Value, how: str, module: str = "", site: str | None = None) -> Value:
+    """What a gate, which is there already, lets through of x."""
+    return b.record(Gate, module, (gate, x), x.shape, site, how=how)
 
 
 def build_fused_gate(

@@ -27,6 +27,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "starcoder2": "starcoder2", "gpt2": "gpt2", "gpt_neox": "gptneox", "mixtral": "llama", "qwen3_moe": "qwen3moe",
     "olmoe": "olmoe", "gpt_oss": "gpt-oss", "exaone4": "exaone4", "glm4": "glm4", "cohere": "command-r",
     "seed_oss": "seed_oss", "ernie4_5": "ernie4_5", "hunyuan_v1_dense": "hunyuan-dense", "arcee": "arcee",
+    "qwen2_moe": "qwen2moe",
 }  # fmt: skip
 WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
     "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "qwen3_moe", "olmoe", "hunyuan_v1_dense",

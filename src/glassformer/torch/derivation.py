@@ -51,7 +51,7 @@ from glassformer.torch.positions import (
     with_distance_biases,
     with_distance_vectors,
 )
-from glassformer.torch.routed_mlp import Expert, RoutedMLP
+from glassformer.torch.routed_mlp import Expert, ExpertList
 
 Value: TypeAlias = int  # an op's result by the op's index; before its dropout, minus the index minus one
 
@@ -106,8 +106,7 @@ class Derivation:
             (op.stack, op.block): path_of(op.module) for op in self.ops if op.adds_to_stream and op.block is not None
         }
         self.leaves: dict[Path, partial[Any]] = {}
-        self.experts: list[Path] = []  # parts of mixtures of them
-        self.mixtures: dict[Path, dict[str, Op]] = {}
+        self.mixtures: dict[Path, list[Op]] = {}  # of experts: what computes the neurons, and what reads them
         self.parameters: dict[Path, Callable[[], nn.Parameter]] = {}
         self.homes: dict[int, Path] = {}
         self.ambient: set[int] = set()  # ops whose results come with the pass
@@ -253,12 +252,10 @@ class Derivation:
             attributes["sinks_name"] = sinks_path[-1]
         self.containers[path] = attributes
 
-    def add_to_mixture(self, index: int, role: str) -> None:
-        """An op is a part of a mixture of experts, which is computed as a whole."""
-        path = path_of(self.ops[index].module)
-        self.experts.append(path)
-        self.mixtures.setdefault(path[:-1], {})[role] = self.ops[index]
-        self.add(index, path[:-1])
+    def experts(self, op: Op, path: Path) -> None:
+        """An op has weights of all experts of a block."""
+        self.mixtures.setdefault(path, []).append(op)
+        self.leaves[path] = partial(self._experts, path)
 
     # Positions and distances ----------------------------------------------------------------------------------------
 
@@ -395,7 +392,7 @@ class Derivation:
     def _ordered(self) -> list[Path]:
         """All leaves, in the order of their use."""
         last = {path for path, make in self.leaves.items() if self.weights_first and make.func in UNWEIGHTED}
-        return sorted((*self.leaves, *self.experts), key=last.__contains__)
+        return sorted(self.leaves, key=last.__contains__)
 
     def _described(self, path: Path) -> list[str]:
         """A module's class, and its first children, as the family says."""
@@ -414,14 +411,17 @@ class Derivation:
         for (*home, name), make in self.parameters.items():
             if tuple(home) == path:
                 module.register_parameter(name, make())
-        for (*home, name), make_buffer in self.buffers.items():
-            if tuple(home) == path:
-                module.register_buffer(name, make_buffer())
+        self._add_buffers(module, path)
         names = self._children(path)
         _, *order = self._described(path)
         names = [*(n for n in order if n in names or n in extra), *(n for n in (*names, *extra) if n not in order)]
         for name in names:
             module.add_module(name, extra[name] if name in extra else self._module((*path, name)))
+
+    def _add_buffers(self, module: nn.Module, path: Path) -> None:
+        for (*home, name), make in self.buffers.items():
+            if tuple(home) == path:
+                module.register_buffer(name, make())
 
     def _module(self, path: Path) -> nn.Module:
         printed = self._described(path)[0]
@@ -429,9 +429,8 @@ class Derivation:
             leaf: Any = self.leaves[path]()
             if printed != "Container":
                 leaf.printed_name = self.family.label + printed if isinstance(leaf, LayerNorm) else printed
+            self._add_buffers(leaf, path)
             return leaf
-        if (experts := self._experts(path)) is not None:
-            return experts
         names = self._children(path)
         if all(name.isdigit() for name in names):
             parts = [self._module((*path, name)) for name in names]
@@ -455,19 +454,15 @@ class Derivation:
         assert node.step is not None
         return ContainerPlan((node.step.bind(path, (0, 0)),), (), 1, 0)
 
-    def _experts(self, path: Path) -> nn.Module | None:
-        """A mixture of experts, if this is one."""
-        if path not in self.mixtures:
-            return None
-        route, gate, down = (self.mixtures[path][role] for role in ("route", "expert_gate", "expert_linear"))
-        router, name = self.ops[route.inputs[0]], path_of(route.module)[-1]
+    def _experts(self, path: Path) -> ExpertList:
+        gate, down = self.mixtures[path]
         names: dict[str, tuple[int, ...]] = {}  # of each expert's parts, and the shapes of their matrices
         for weight in (*gate.weights, *down.weights):
             if len(weight.shape) > 1:
                 names.setdefault(weight.name.rsplit(".", 2)[1], weight.shape)
         bias = any(weight.name.endswith(".bias") for weight in gate.weights)
         o = gate.options
-        printed, *order = self._described((*path, "experts", "0"))
+        printed, *order = self._described((*path, "0"))
 
         def expert() -> Expert:
             parts = {name: Linear(names[name][1], names[name][0], bias) for name in order or names}
@@ -475,10 +470,7 @@ class Derivation:
             made.printed_name = printed
             return made
 
-        return RoutedMLP(
-            router.weights[0].shape[1], (expert() for _ in range(o["experts"])), route.options["chosen"],
-            route.options["normalized"], name, bias=len(router.weights) > 1,
-        )  # fmt: skip
+        return ExpertList((expert() for _ in range(o["experts"])), o["chosen"])
 
 
 class HeadDerivation(Derivation):

@@ -9,12 +9,12 @@ has a slot for each expert that it goes to, in the order of the experts' numbers
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.torch.container import FamilyModule
-from glassformer.torch.forward_pass import ForwardPass
 from glassformer.torch.layers import ActivationFunction, Linear
 
 
@@ -40,51 +40,47 @@ class Expert(FamilyModule):
         return self._modules[self.names[2]](neurons)  # type: ignore[misc]
 
 
-class RoutedMLP(FamilyModule):
-    """Experts, and the router that chooses among them: a Linear, under the checkpoint's name for it."""
+class Slots(NamedTuple):
+    """All tokens' slots, and the same sorted by expert."""
 
-    printed_name = "SparseMoeBlock"
+    shares: Tensor  # (tokens, slots)
+    order: Tensor  # the slots, sorted
+    places: Tensor  # where each slot went
+    counts: list[int]  # of each expert, and of those that go to none
 
-    def __init__(
-        self, hidden: int, experts: Iterable[Expert], chosen: int, normalized: bool, router: str = "gate", bias: bool = False
-    ) -> None:
-        super().__init__()
-        modules = nn.ModuleList(experts)
-        self.router_name, self.chosen, self.normalized = router, chosen, normalized
-        self.add_module(router, Linear(hidden, len(modules), bias))
-        self.experts = modules
 
-    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
-        x = self.at_site("mlp.input", x, p)
-        scores = self.at_site("mlp.router", getattr(self, self.router_name)(x), p)
-        shares = self.at_site("mlp.experts", self.shares(scores), p)
-        tokens, weights, chosen = x.flatten(0, -2), *self.choices(shares.flatten(0, -2))
-        order = chosen.flatten().argsort(stable=True)  # the slots of all tokens, sorted by expert
-        places = order.argsort()  # where each slot went
-        counts = chosen.flatten().bincount(minlength=len(self.experts) + 1).tolist()
-        neurons = self._by_expert(lambda expert: expert.neurons, tokens[order // self.chosen], counts)
-        if p.tap is not None:
-            hidden = neurons[places].view(*x.shape[:-1], -1)
-            neurons = self.at_site("mlp.hidden", hidden, p).reshape(len(order), -1)[order]
-        outputs = self._by_expert(lambda expert: expert.down, neurons, counts)
-        update = (outputs[places].view(len(tokens), self.chosen, -1) * weights[..., None]).sum(1)
-        return self.at_site("mlp.update", update.view(x.shape), p)
+class ExpertList(nn.ModuleList):
+    """All experts of a block. `slots`: how many of them a token goes to at most."""
 
-    def shares(self, scores: Tensor) -> Tensor:
-        """Each expert's share of a token's update: the softmax of the scores, and 0 for all but the best; of two that are
-        equal, the first is better."""
-        shares = scores.to(torch.promote_types(scores.dtype, torch.float32)).softmax(-1)
-        ordered, indices = shares.sort(dim=-1, descending=True, stable=True)
-        best, experts = ordered[..., : self.chosen], indices[..., : self.chosen]
-        if self.normalized:
-            best = best / best.sum(-1, keepdim=True)
-        return torch.zeros_like(shares).scatter(-1, experts, best).to(scores.dtype)
+    def __init__(self, experts: Iterable[Expert], slots: int) -> None:
+        super().__init__(experts)
+        self.slots = slots
+
+    def neurons(self, x: Tensor, shares: Tensor) -> Tensor:
+        """Those of each token's experts, side by side."""
+        slots = self._sorted(shares)
+        inputs = x.flatten(0, -2)[slots.order // self.slots]
+        neurons = self._by_expert(lambda expert: expert.neurons, inputs, slots.counts)
+        return neurons[slots.places].view(*x.shape[:-1], -1)
+
+    def update(self, neurons: Tensor, shares: Tensor) -> Tensor:
+        """The sum of what each token's experts make of their neurons, each times its share."""
+        slots = self._sorted(shares)
+        inputs = neurons.reshape(len(slots.order), -1)[slots.order]
+        outputs = self._by_expert(lambda expert: expert.down, inputs, slots.counts)
+        update = (outputs[slots.places].view(*slots.shares.shape, -1) * slots.shares[..., None]).sum(1)
+        return update.view(*neurons.shape[:-1], -1)
+
+    def _sorted(self, shares: Tensor) -> Slots:
+        own, chosen = self.choices(shares.flatten(0, -2))
+        order = chosen.flatten().argsort(stable=True)
+        return Slots(own, order, order.argsort(), chosen.flatten().bincount(minlength=len(self) + 1).tolist())
 
     def choices(self, shares: Tensor) -> tuple[Tensor, Tensor]:
         """The largest shares of each token, and the experts that they belong to, by number; a share of 0 belongs to none,
         which has the number after the last."""
-        experts = shares.detach().abs().topk(self.chosen, -1).indices
-        experts = experts.masked_fill(shares.detach().gather(-1, experts) == 0, len(self.experts)).sort(-1).values
+        experts = shares.detach().abs().topk(self.slots, -1).indices
+        experts = experts.masked_fill(shares.detach().gather(-1, experts) == 0, len(self)).sort(-1).values
         return nn.functional.pad(shares, (0, 1)).gather(-1, experts), experts
 
     def _by_expert(
@@ -92,9 +88,9 @@ class RoutedMLP(FamilyModule):
     ) -> Tensor:  # fmt: skip
         """One half of each expert's MLP, of its own part of the rows; those that go to no expert give zeros."""
         *parts, unused = rows.split(counts)  # type: ignore[no-untyped-call]
-        results = [half(expert)(part) for expert, part in zip(self.experts, parts, strict=True) if len(part)]  # type: ignore[arg-type]
+        results = [half(expert)(part) for expert, part in zip(self, parts, strict=True) if len(part)]  # type: ignore[arg-type]
         if len(unused) or not results:
-            width = half(self.experts[0])(rows[:0]).shape[-1]  # type: ignore[arg-type]
+            width = half(self[0])(rows[:0]).shape[-1]  # type: ignore[arg-type]
             results.append(unused.new_zeros(len(unused), width))
         return torch.cat(results)
 

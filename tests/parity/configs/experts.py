@@ -12,6 +12,10 @@ EXPERTS: dict[str, Any] = {"num_experts": 5, "num_experts_per_tok": 2, "router_a
 TINY: dict[str, dict[str, Any]] = {
     "mixtral": {**SMALL, "num_local_experts": 5, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.1},
     "qwen3_moe": {**SMALL, **EXPERTS, "moe_intermediate_size": 36, "norm_topk_prob": True, "mlp_only_layers": [1]},
+    "qwen2_moe": {
+        **{name: size for name, size in SMALL.items() if name != "head_dim"}, **EXPERTS, "moe_intermediate_size": 36,
+        "shared_expert_intermediate_size": 44, "mlp_only_layers": [1],
+    },
     "olmoe": {**{name: size for name, size in SMALL.items() if name != "head_dim"}, **EXPERTS, "num_experts_per_tok": 3},
     "gpt_oss": {
         **SMALL, "num_local_experts": 5, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.1, "sliding_window": 5,
@@ -21,7 +25,7 @@ TINY: dict[str, dict[str, Any]] = {
 NOT_ON_GPU = dict.fromkeys(TINY, "has experts")
 NOT_SPLIT = {**dict.fromkeys(TINY, "it has experts"), "olmoe": "q_norm needs all of what would be divided"}
 HEADS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("mixtral", "qwen3_moe", "gpt_oss"), DECODER_HEADS), "olmoe": ("base", "causal"),
+    **dict.fromkeys(("mixtral", "qwen3_moe", "qwen2_moe", "gpt_oss"), DECODER_HEADS), "olmoe": ("base", "causal"),
 }  # fmt: skip
 
 
@@ -52,6 +56,18 @@ def _qwen3_moe(draw: random.Random) -> dict[str, Any]:
     )  # fmt: skip
 
 
+def _qwen2_moe(draw: random.Random) -> dict[str, Any]:
+    layers = draw.randint(1, 4)
+    mixed = [draw.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
+    windows = draw.choice([{"use_sliding_window": False}, {}, {"layer_types": mixed}])
+    return _experts(
+        draw, qkv_bias=draw.random() < 0.6, norm_topk_prob=draw.random() < 0.5, moe_intermediate_size=draw.choice([8, 40]),
+        shared_expert_intermediate_size=draw.choice([8, 56]), decoder_sparse_step=draw.choice([1, 1, 2]),
+        mlp_only_layers=draw.choice([None, [0]]), num_hidden_layers=layers, max_window_layers=draw.choice([2, 28]),
+        **{"use_sliding_window": True, "sliding_window": 7, **windows},
+    )  # fmt: skip
+
+
 def _olmoe(draw: random.Random) -> dict[str, Any]:
     return _experts(draw, norm_topk_prob=draw.random() < 0.5, attention_bias=draw.random() < 0.4)
 
@@ -65,5 +81,5 @@ def _gpt_oss(draw: random.Random) -> dict[str, Any]:
 
 
 RANDOM: dict[str, Callable[[random.Random], dict[str, Any]]] = {
-    "mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "olmoe": _olmoe, "gpt_oss": _gpt_oss,
+    "mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "qwen2_moe": _qwen2_moe, "olmoe": _olmoe, "gpt_oss": _gpt_oss,
 }  # fmt: skip

@@ -124,6 +124,9 @@ class NativeStep(NativeStructure):
         *_numbers("expert_count", "chosen", "normalized", "third_input"),
         ("gate_limit", c_float),
         ("gate_offset", c_float),
+        ("floor", c_float),
+        *_numbers("sigmoid", "groups", "kept_groups", "group_best"),
+        ("correction", c_void_p),
     ]
 
 

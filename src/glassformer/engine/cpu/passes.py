@@ -170,13 +170,15 @@ def _fill(native: NativeStep, step: ProgramStep, weights: NativeWeights) -> None
             setattr(native, name, value)
     native.scale, native.softcap = step.scale, step.softcap
     native.rope = NO_ROPE if step.rope is None else step.rope
-    native.gate_limit, native.gate_offset = step.gate_limit, step.gate_offset
+    native.gate_limit, native.gate_offset, native.floor = step.gate_limit, step.gate_offset, step.floor
     native.matrix_count = len(step.matrices)
     for index, table in enumerate(step.matrices):
         native.matrices[index] = _matrix(table, weights)
     if step.experts:
         native.matrix_count = len(step.experts[0])
         native.experts = weights.matrices([table for expert in step.experts for table in expert])
+    if step.correction is not None:
+        native.correction = weights.vector(step.correction)
     if step.sinks is not None:
         native.sinks = weights.vector(step.sinks)
     for name in ("norm", "query_norm", "key_norm"):

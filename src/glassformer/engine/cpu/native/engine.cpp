@@ -167,6 +167,11 @@ class Engine {
             const Step& s = p.steps[i];
             if (s.kind == MATMUL) columns = std::max(columns, size_t(s.matrices[0].columns));
             if (s.kind == EXPERT_MATMUL) reserve_experts(s, tokens);
+            if (s.kind == ROUTE)
+                for (Worker& worker : workers_) {
+                    PreparedInputs::grow(worker.plan.chosen, s.chosen);
+                    PreparedInputs::grow(worker.scores, size_t(s.groups) + s.expert_count);
+                }
             if (s.kind == ATTENTION || s.kind == ATTENTION_PATTERN || s.kind == WEIGHTED_VALUES)
                 head_size = std::max(head_size, size_t(s.head_size));
         }
@@ -274,7 +279,7 @@ class Engine {
     }
 
     void elementwise(Share& share, const Step& s) {
-        const int width = pass_->widths[s.input];
+        const int width = pass_->widths[s.kind == GATE ? s.output : s.input];
         share.parallel_for(token_count_of(s), [&](int which) {
             const int token = input_row(s, which);
             float* out = row(s.output, token) + s.output_offset;
@@ -283,8 +288,15 @@ class Engine {
                 const float* other = row(s.second_input, token);
                 for (int i = 0; i < width; ++i) out[i] = other[i] + in[i];
             } else if (s.kind == GATE) {
-                std::memcpy(out, row(s.second_input, token) + s.column, size_t(width) * 4);
-                k.activate(s.activation, out, in, width);
+                const float* other = row(s.second_input, token) + s.column;
+                if (pass_->widths[s.input] > 1) {
+                    std::memcpy(out, other, size_t(width) * 4);
+                    k.activate(s.activation, out, in, width);
+                } else {  // one gate for all
+                    float open = in[0];
+                    k.activate(s.activation, &open, nullptr, 1);
+                    for (int i = 0; i < width; ++i) out[i] = open * other[i];
+                }
             } else {
                 if (out != in) std::memcpy(out, in, size_t(width) * 4);
                 if (s.kind == ACTIVATE) k.activate(s.activation, out, nullptr, width);
@@ -427,7 +439,8 @@ class Engine {
     // How many pieces a step has must follow from its tokens alone: a thread that lags behind may read what a later step has
     // written. So there are pieces for as many experts as can be chosen, and those without a token do nothing.
 
-    // Of each token, the softmax of the router's scores, and 0 for all but the best; of two that are equal, the first is better.
+    // Of each token, the softmax of the router's scores, or the sigmoid of each, and 0 for all but the best; of two that are
+    // equal, the first is better.
     void route(Share& share, const Step& s) {
         share.parallel_for(token_count_of(s), [&](int which) {
             const int token = input_row(s, which), count = s.expert_count;
@@ -435,22 +448,54 @@ class Engine {
             float* shares = row(s.output, token);
             float most = -INFINITY, total = 0.0f, best = 0.0f;
             for (int e = 0; e < count; ++e) most = scores[e] > most ? scores[e] : most;
-            for (int e = 0; e < count; ++e) total += std::exp(scores[e] - most);
-            const bool broken = !(total < INFINITY);  // a score is no number
-            std::fill_n(shares, count, broken ? NAN : 0.0f);
-            if (broken) return;
-            float last = INFINITY;  // the score that was chosen last, and its expert: the next one comes after it
+            for (int e = 0; !s.sigmoid && e < count; ++e) total += std::exp(scores[e] - most);
+            const auto share_of = [&](int e) {
+                return s.sigmoid ? 1.0f / (1.0f + std::exp(-scores[e])) : std::exp(scores[e] - most) / total;
+            };
+            const bool compares_scores = !s.sigmoid && !s.correction;
+            float checked = total;
+            for (int e = 0; e < count; ++e) {  // what is compared
+                shares[e] = compares_scores ? scores[e] : share_of(e) + (s.correction ? s.correction[e] : 0.0f);
+                if (!compares_scores) checked += shares[e];
+            }
+            if (!(std::fabs(checked) < INFINITY)) {  // a score is no number
+                std::fill_n(shares, count, NAN);
+                return;
+            }
+            if (s.groups) drop_groups(s, shares, workers_[share.thread()].scores.data());
+            std::vector<int32_t>& chosen = workers_[share.thread()].plan.chosen;
+            float last = INFINITY;  // what was chosen last, and its expert: the next one comes after it
             int after = -1;
             for (int n = 0; n < s.chosen; ++n) {
                 int next = -1;
                 for (int e = 0; e < count; ++e)
-                    if ((scores[e] < last || (scores[e] == last && e > after)) && (next < 0 || scores[e] > scores[next])) next = e;
-                last = scores[next], after = next;
-                shares[next] = std::exp(scores[next] - most) / total;
-                best += shares[next];
+                    if ((shares[e] < last || (shares[e] == last && e > after)) && (next < 0 || shares[e] > shares[next])) next = e;
+                last = shares[next], after = next;
+                chosen[n] = next;
             }
-            for (int e = 0; s.normalized && e < count; ++e) shares[e] /= best;
+            std::fill_n(shares, count, 0.0f);
+            for (int n = 0; n < s.chosen; ++n) best += shares[chosen[n]] = share_of(chosen[n]);
+            const float divisor = s.normalized ? best + s.floor : 1.0f;
+            for (int n = 0; n < s.chosen; ++n) shares[chosen[n]] = shares[chosen[n]] / divisor * s.scale;
         });
+    }
+
+    // Minus infinity for the experts of all groups but the best. `worth`: room for a number of each group and expert.
+    static void drop_groups(const Step& s, float* preferences, float* worth) {
+        const int size = s.expert_count / s.groups;
+        float* best = worth + s.groups;
+        for (int group = 0; group < s.groups; ++group) {
+            std::copy_n(preferences + group * size, size, best);
+            std::partial_sort(best, best + s.group_best, best + size, [](float a, float b) { return a > b; });
+            worth[group] = 0.0f;
+            for (int n = 0; n < s.group_best; ++n) worth[group] += best[n];
+        }
+        for (int group = 0; group < s.groups; ++group) {
+            int better = 0;
+            for (int other = 0; other < s.groups; ++other)
+                better += worth[other] > worth[group] || (worth[other] == worth[group] && other < group);
+            if (better >= s.kept_groups) std::fill_n(preferences + group * size, size, -INFINITY);
+        }
     }
 
     // The experts that a token goes to, by number; if more than fit have a share, those with the largest. How many there are.

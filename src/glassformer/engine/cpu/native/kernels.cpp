@@ -921,6 +921,7 @@ inline F activation_of(int activation, F x) {
             const F above = max(x, set(0.0f));
             return mul(above, above);
         }
+        case SIGMOID: return sigmoid(x);
         default: {
             const F half = sigmoid(add(x, x));
             return sub(add(half, half), set(1.0f));
