@@ -33,6 +33,10 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, family, 
         **SIZES, "num_experts": 4, "moe_intermediate_size": 32, "norm_topk_prob": True, "head_dim": 16,
         "mlp_only_layers": [],
     }),
+    "qwen2moe": ("qwen2moe", "qwen2_moe", {
+        **SIZES, "num_experts": 4, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48,
+        "mlp_only_layers": [],
+    }),
     "olmoe": ("olmoe", "olmoe", {**SIZES, "num_experts": 4}),
     "gpt-oss": ("gpt-oss", "gpt_oss", {**SIZES, "num_local_experts": 4, "head_dim": 16, "sliding_window": 4,
                                        "swiglu_limit": 7.0}),
@@ -44,6 +48,8 @@ NAMES = {
     "self_attn": "attn_sinks", "post_attention_layernorm": "ffn_norm", "gate": "ffn_gate_inp", "router": "ffn_gate_inp",
     "gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps", "w1": "ffn_gate_exps",
     "w3": "ffn_up_exps", "w2": "ffn_down_exps",
+    **{f"shared_expert.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")},
+    "shared_expert_gate": "ffn_gate_inp_shexp",
 }  # fmt: skip
 
 
@@ -63,11 +69,13 @@ def converted(name: str, theirs: Any) -> dict[str, np.ndarray]:
         if ending == "sinks":
             ending = "weight"
         word = stem.rpartition(".experts.")[2].split(".")[-1] if ".experts." in stem else stem.removeprefix("mlp.")
-        word = NAMES[word.removeprefix("block_sparse_moe.")]
+        word = NAMES.get(word) or NAMES[word.removeprefix("block_sparse_moe.")]
         if architecture == "gpt-oss" and word == "ffn_norm":
             word = "post_attention_norm"
         full = f"blk.{layer}.{word}.{ending}" if layer.isdecimal() else f"{word}.{ending}"
         array = np.ascontiguousarray(value.numpy())
+        if word == "ffn_gate_inp_shexp":
+            array = array.reshape(-1)
         if architecture == "llama" and word in ("attn_q", "attn_k"):
             array = interleaved(array, config["num_attention_heads" if word == "attn_q" else "num_key_value_heads"])
         if ".experts." in stem:
@@ -82,7 +90,8 @@ def metadata(name: str, theirs: Any) -> dict[str, Typed]:
     whole = {
         "context_length": 64, "embedding_length": 64, "block_count": 2, "feed_forward_length": 96, "expert_count": 4,
         "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 16, "expert_used_count": 2,
-        **({"expert_feed_forward_length": c.get("moe_intermediate_size", 96)} if name in ("qwen3moe", "gpt-oss") else {}),
+        **({"expert_feed_forward_length": c.get("moe_intermediate_size", 96)} if name not in ("mixtral", "olmoe") else {}),
+        **({"expert_shared_feed_forward_length": 48} if name == "qwen2moe" else {}),
         **({"attention.sliding_window": 4, "rope.scaling.original_context_length": 4096} if name == "gpt-oss" else {}),
     }  # fmt: skip
     real = {
@@ -129,7 +138,7 @@ def test_packed_stacks_run_as_they_are(name: str, kind: str, tmp_path: Path) -> 
     assert verdict.agrees(1e-2), verdict
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "olmoe"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "qwen2moe", "olmoe"])
 def test_written_files_stack_the_experts_again(name: str, tmp_path: Path) -> None:
     architecture, family, config = MODELS[name]
     theirs = reference.write(tmp_path, family, **config)

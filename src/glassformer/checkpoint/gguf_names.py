@@ -19,6 +19,7 @@ from glassformer.checkpoint.stored_tensors import (
     Layout,
     OffsetByOne,
     PartAfterPart,
+    SingleRow,
     StoredTensor,
     Transposed,
 )
@@ -537,7 +538,10 @@ TABLES: Mapping[str, ArchitectureTable] = {
     ),
     "qwen2": ArchitectureTable(DECODER, DECODER_SIZES, "qwen2"),
     "qwen3": ArchitectureTable({**DECODER, **HEAD_NORMS}, DECODER_SIZES, "qwen3"),
-    "qwen2moe": ArchitectureTable(QWEN2_MOE, SHARED_EXPERT_SIZES, "qwen2_moe", qwen2_moe_fields),
+    "qwen2moe": ArchitectureTable(
+        QWEN2_MOE, SHARED_EXPERT_SIZES, "qwen2_moe", qwen2_moe_fields,
+        layouts={r"blk\.\d+\.ffn_gate_inp_shexp\.weight": SingleRow()},
+    ),
     "qwen3moe": ArchitectureTable({**DECODER, **HEAD_NORMS, **EXPERTS}, EXPERT_SIZES, "qwen3_moe", qwen3_moe_fields),
     "olmoe": ArchitectureTable({**DECODER, **HEAD_NORMS, **EXPERTS}, EXPERT_SIZES, "olmoe"),
     "gpt-oss": ArchitectureTable(GPT_OSS, GPT_OSS_SIZES, "gpt_oss", gpt_oss_fields),

@@ -239,6 +239,19 @@ class Transposed:
 
 
 @dataclass(frozen=True)
+class SingleRow:
+    """A vector in the file where the family has a matrix of one row, or the other way."""
+
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape[1:] if len(shape) == 2 else (1, *shape)
+
+    def from_stored(self, values: Floats) -> Floats:
+        return values.reshape(self.stored_shape(values.shape))
+
+    to_stored = from_stored  # its own inverse
+
+
+@dataclass(frozen=True)
 class OffsetByOne:
     """Numbers that are larger by one in the file: Gemma's norms, which the family stores less one."""
 
