@@ -109,8 +109,8 @@ def test_gradients_reach_the_router_and_the_chosen_experts() -> None:
     assert torch.autograd.gradcheck(lambda x: layer(x, forward_pass(x)), x.requires_grad_())
     layer(x, forward_pass(x)).square().sum().backward()
     chosen = set(layer.gate(x).topk(CHOSEN).indices.flatten().tolist())
-    assert layer.gate.weight.grad.any()  # type: ignore[union-attr,operator]
-    assert {n for n, expert in enumerate(layer.experts) if expert.up_proj.weight.grad is not None} == chosen  # type: ignore[union-attr]
+    assert layer.gate.weight.grad.any()
+    assert {n for n, expert in enumerate(layer.experts) if expert.up_proj.weight.grad is not None} == chosen
 
 
 def test_evenly_spread_tokens_have_the_least_loss() -> None:
