@@ -21,6 +21,7 @@ from glassformer.checkpoint.folder import FolderCheckpoint, read_json
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.gguf_kinds import file_kind
 from glassformer.checkpoint.locate import CheckpointPart, locate
+from glassformer.checkpoint.published_names import with_family_names
 from glassformer.checkpoint.quantized import quantization_method
 from glassformer.checkpoint.scratch import ScratchCheckpoint
 from glassformer.checkpoint.sentence_pooling import SentenceSettings, read_sentence_settings
@@ -142,7 +143,7 @@ class ModelFiles:
         except (CheckpointError, ConfigError):
             return self.checkpoint.tensors  # weights whose config is missing or unknown can still be listed
         if not isinstance(kind, str) or kind not in TEXT_FAMILIES:
-            tensors = self.checkpoint.tensors
+            tensors = with_family_names(self.checkpoint.tensors, self.config.model_type)
             return separate_experts(tensors, self.config.model_type) if routed else tensors
         part = text_tensors(self.checkpoint.tensors)
         without = f", without {' and '.join(part.left_out)}" if part.left_out else ""

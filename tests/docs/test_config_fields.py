@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import transformers
 
-from glassformer.blueprints import model_types, module_for, read_config
+from glassformer.blueprints import model_types, module_for, nomic_bert, read_config
 from glassformer.blueprints.bounds import BOUNDS
 from glassformer.blueprints.other_fields import HARMLESS, REFUSED
 from glassformer.decoding.settings import HARMLESS as HARMLESS_SETTINGS
@@ -38,6 +38,8 @@ PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and kee
     "gpt_neox": {*ROPE, "rotary_pct", "rotary_emb_base"},
     "gemma3_text": {*ROPE, "rope_local_base_freq", "sliding_window_pattern"},
     "modernbert": {*ROPE, "global_rope_theta", "local_rope_theta", "global_attn_every_n_layers"},
+    "nomic_bert": {*ROPE, "head_dim", *nomic_bert.PUBLISHED},
+    "gte": ROPE,
     "deberta-v2": {"embedding_size", "pooler_hidden_size", "attention_head_size"},
     "bart": {"force_bos_token_to_be_generated"},
     "pegasus": {"force_bos_token_to_be_generated"},

@@ -17,7 +17,6 @@ from glassformer.checkpoint.gguf_names import TABLES, gguf_name_and_layout
 from glassformer.checkpoint.locate import locate
 from glassformer.decoding.grammar import Grammar
 from glassformer.engine.gpu.persistent import kernel as kernels
-from glassformer.engine.lowering import Lowering
 from glassformer.engine.tensor_parallel.split import split_model
 from glassformer.features.files import read_dictionary
 from glassformer.ground.errors import (
@@ -31,18 +30,12 @@ from glassformer.ground.errors import (
     SiteError,
 )
 from glassformer.steering.library import Library
-from tests.blueprints.test_encoder_configs import tiny
 from tests.features.dictionaries import write_folder
 from tests.messages.calls import Entry, altered, decoder, feed, limited, place, run, write
 from tests.parity import reference
 from tests.see.models import TEXT, both
 
 SIZES = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2}
-
-
-def lowered(family: str, **changes: Any) -> Any:
-    config = tiny(family, **changes)
-    return Lowering(blueprint(config, "base"), "", frozenset(), frozenset(), config).lower()
 
 
 def norm_over_heads() -> Any:
@@ -100,8 +93,6 @@ MESSAGES: dict[str, list[Entry]] = {
     "engines": [
         (InputError, lambda: feed(1, 2, parents=[1, -1]),
          "in a tree, each token's parent must come before it (-1: the row so far)."),
-        (ExecutorError, lambda: lowered("deberta-v2", type_vocab_size=2),
-         "native engines cannot add token types to vectors without positions."),
         (CopyError, lambda: pickle.dumps({"model": decoder()}),
          "a Model belongs to this process and cannot be copied or pickled: use the same one, or load the model again "
          "where it is needed."),

@@ -101,6 +101,8 @@ def in_checkpoint(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
     names = {"mixtral": ("w1", "w3", "w2")}.get(model.config.model_type, ("gate_proj", "up_proj", "down_proj"))
     stored: dict[str, Any] = {}
     for name, value in tensors.items():
+        if model.config.model_type == "roformer" and name.endswith("embed_positions.weight"):
+            continue  # RoPE's table, which follows from the config
         if names[0] == "w1":
             name = name.replace(".mlp.", ".block_sparse_moe.")
         stem, _, last = name.rpartition(".experts.")

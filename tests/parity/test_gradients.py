@@ -68,7 +68,9 @@ ROUNDED = (
     "cohere2",
     "ernie4_5",
 )  # families whose attention the reference has in float32 only, or whose RoPE
-UNTURNED, KEYS = (*reference.ENCODERS, "bart", *reference.SINUSOIDAL), ("k_proj.bias", "key.bias", "k_lin.bias")
+TURNED = ("gte", "modernbert", "nomic_bert", "roformer")  # encoders with RoPE
+UNTURNED = ({*reference.ENCODERS} - {*TURNED}) | {"bart", *reference.SINUSOIDAL}
+KEYS = ("k_proj.bias", "key.bias", "k_lin.bias", "attn.k.bias")
 CASES = [
     *((family, head, {}) for family, heads in reference.HEADS.items() for head in heads if head not in ("base",)),
     ("t5", "seq2seq", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),

@@ -36,11 +36,10 @@ NARROW = {**SIZES, "embedding_size": 32}
 BART = {"d_model": 96, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128}
 T5: dict[str, Any] = {"d_model": 64, "d_ff": 128, "d_kv": 16}
 WIDE: dict[str, dict[str, Any]] = {  # rows of 64 and the like, so that something is packed
-    **dict.fromkeys(reference.DECODERS, DECODER),
+    **dict.fromkeys(reference.DECODERS, DECODER), **dict.fromkeys(reference.ENCODERS, SIZES),
     **dict.fromkeys(("gpt_neox", "gpt_neo", "starcoder2", "cohere", "cohere2"), SIZES),
     **dict.fromkeys(("gpt2", "gptj"), GPT2), "distilbert": {"dim": 64, "hidden_dim": 128},
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "modernbert", "deberta-v2"), SIZES),
-    **dict.fromkeys(("electra", "albert"), NARROW),
+    **dict.fromkeys(("electra", "albert", "roformer"), NARROW),
     "qwen3_moe": {**DECODER, "moe_intermediate_size": 64},
     "t5": T5, "mt5": {**T5, "feed_forward_proj": "relu"},
     **dict.fromkeys(("bart", "marian", "pegasus"), BART),

@@ -55,6 +55,8 @@ WORDPIECE: dict[str, Files] = {
     "lower case, accents kept": config_files("BertTokenizer", strip_accents=False),
     "Chinese unsplit": config_files("BertTokenizer", tokenize_chinese_chars=False),
     "electra": config_files("ElectraTokenizer"),
+    "mpnet by its class": config_files("MPNetTokenizer"),
+    "mpnet by its model": config_files(model_type="mpnet"),
     "distilbert": config_files("DistilBertTokenizer", model_type="distilbert"),
     "names that say otherwise": config_files("BertTokenizer", model_input_names=["input_ids", "attention_mask"]),
     "other special tokens": config_files("BertTokenizer", mask_token="[unused7]", pad_token="<new>"),

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 LLAMA = {"attention_dropout": 0.21}
 BERT = {"hidden_dropout_prob": 0.11, "attention_probs_dropout_prob": 0.21, "classifier_dropout": 0.41}
+UNHEADED = {name: rate for name, rate in BERT.items() if name != "classifier_dropout"}
 BART = {"dropout": 0.11, "attention_dropout": 0.21, "activation_dropout": 0.31}
 RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand in for another
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma3_text"), LLAMA),
@@ -32,7 +33,8 @@ RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand i
     "gptj": {"resid_pdrop": 0.11, "embd_pdrop": 0.31, "attn_pdrop": 0.21},
     "gpt_neox": {**LLAMA, "hidden_dropout": 0.11, "classifier_dropout": 0.41},
     "starcoder2": {**LLAMA, "residual_dropout": 0.11, "embedding_dropout": 0.31},
-    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "electra"), BERT),
+    **dict.fromkeys(reference.ENCODERS, BERT),
+    **dict.fromkeys(("mpnet", "megatron-bert", "roformer"), UNHEADED),
     "albert": {"hidden_dropout_prob": 0.11, "attention_probs_dropout_prob": 0.21, "classifier_dropout_prob": 0.41},
     "modernbert": {
         "attention_dropout": 0.21,
@@ -57,9 +59,7 @@ RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand i
 }
 ATTENTION = {
     **dict.fromkeys(("gpt2", "gptj"), "attn_pdrop"), "t5": "dropout_rate", "mt5": "dropout_rate", "scratch": "dropout",
-    **dict.fromkeys(
-        ("bert", "roberta", "xlm-roberta", "electra", "albert", "deberta-v2"), "attention_probs_dropout_prob"
-    ),
+    **{family: name for family in reference.ENCODERS if (name := "attention_probs_dropout_prob") in RATES[family]},
 }  # fmt: skip
 MAIN = {family: next(h for h in ("causal", "masked", "seq2seq") if h in heads) for family, heads in reference.HEADS.items()}
 SCRATCH = {"model_type": "scratch", "d_model": 24, "num_blocks": 2, "num_heads": 3, "context_length": 16}

@@ -19,6 +19,7 @@ from glassformer.ground.errors import ConfigError, did_you_misspell
 from glassformer.ops.op import Op, Weight
 from glassformer.ops.rope import Rope
 
+FORMER_TYPES = {"new": "gte"}  # model types as a family's authors called them, before transformers had it
 SHARED = frozenset(
     {
         "blueprint", "bounds", "config", "layer_types", "multimodal", "other_fields", "routed",
@@ -70,7 +71,7 @@ def read_config(raw: Mapping[str, Any], default_type: str | None = None) -> Conf
             "config field 'model_type' is missing, so its family is unknown. Load it with a class of that family, such as "
             f"BertForMaskedLM, or add the field: one of {', '.join(model_types())}."
         )
-    config: Config = module_for(model_type).Config.read(raw)
+    config: Config = module_for(FORMER_TYPES.get(model_type, model_type)).Config.read(raw)
     return config
 
 

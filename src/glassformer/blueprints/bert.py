@@ -8,6 +8,7 @@ from typing import Any
 from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Blueprint, Builder, Family, Head, Value
 from glassformer.ops.op import Weight
+from glassformer.ops.rope import Rope
 
 
 @dataclass(kw_only=True)
@@ -80,43 +81,84 @@ def embeddings(b: Builder, c: Config, base: str, size: int | None = None, site: 
     return b.dropout(x, c.hidden_dropout_prob, f"{base}embeddings.dropout")
 
 
-def states(b: Builder, c: Config, x: Value, base: str) -> Value:
+def states(b: Builder, c: Config, x: Value, base: str, rope: Rope | None = None) -> Value:
     """From embedded tokens to the last block's states."""
-    heads, size = c.num_attention_heads, c.hidden_size // c.num_attention_heads
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}encoder.layer"):
-            h = b.identity(x, "attention.input", "attention.self")
-            q, k, v = (
-                b.heads(h, f"attention.self.{name}", heads, size, bias=True, site=f"attention.{name}")
-                for name in ("query", "key", "value")
-            )
-            x = after_attention(b, c, x, b.attend(q, k, v, "attention.self", causal=False, **pattern_dropout(c)))
+            x = after_attention(b, c, x, attention(b, c, b.identity(x, "attention.input", "attention.self"), rope))
     return b.identity(x, "final")
 
 
-def pattern_dropout(c: Config) -> dict[str, Any]:
+def prenorm_states(b: Builder, c: Config, x: Value, base: str, norms: tuple[str, str, str], dropped: bool = True) -> Value:
+    """The same of blocks whose norms (before attention, before the MLP, and the last one) come before what they are for;
+    `dropped`: whether the MLP's update has a dropout."""
+
+    def norm(x: Value, module: str, site: str) -> Value:
+        return b.norm(x, module, c.layer_norm_eps, site=site, how="layer")
+
+    before_attention, before_mlp, last = norms
+    for layer in range(c.num_hidden_layers):
+        with b.block(layer, f"{base}encoder.layer"):
+            h = norm(x, before_attention, "attention.input")
+            x = b.add(x, attention_update(b, c, attention(b, c, h), summed=True), site="middle")
+            h = mlp(b, c, norm(x, before_mlp, "mlp.input"), dropped, summed=True)
+            x = b.add(x, h, site="residual")
+    return norm(x, f"{base}encoder.{last}", "final")
+
+
+def attention(
+    b: Builder, c: Config, h: Value, rope: Rope | None = None, module: str = "attention.self",
+    names: tuple[str, str, str] = ("query", "key", "value"), **options: Any,
+) -> Value:  # fmt: skip
+    """What a block's heads give, joined; `names`: of the projections."""
+    heads, size = c.num_attention_heads, c.hidden_size // c.num_attention_heads
+
+    def projected(name: str, kind: str, rope: Rope | None = None) -> Value:
+        site = f"attention.{kind}"
+        made = b.heads(h, f"{module}.{name}", heads, size, bias=True, site=site if rope is None else None)
+        return made if rope is None else b.rotate(made, module, rope, site=site)
+
+    q, k, v = projected(names[0], "query", rope), projected(names[1], "key", rope), projected(names[2], "value")
+    return b.attend(q, k, v, module, causal=False, **pattern_dropout(c, module), **options)
+
+
+def pattern_dropout(c: Config, module: str = "attention.self") -> dict[str, Any]:
     """Of a block's attention weights, in training."""
-    return {"dropout": c.attention_probs_dropout_prob, "dropout_module": "attention.self.dropout"}
+    return {"dropout": c.attention_probs_dropout_prob, "dropout_module": f"{module}.dropout"}
 
 
-def after_attention(b: Builder, c: Config, x: Value, joined: Value) -> Value:
-    """A block from its heads' outputs on: what they add to the stream, and the MLP."""
-    a = b.linear(joined, "attention.output.dense", c.hidden_size, bias=True, site="attention.update")
-    a = b.dropout(a, c.hidden_dropout_prob, "attention.output.dropout")
-    x = b.norm(b.add(x, a), "attention.output.LayerNorm", c.layer_norm_eps, site="middle", how="layer")
-    h = b.identity(x, "mlp.input", "intermediate")
+def attention_update(
+    b: Builder, c: Config, joined: Value, projection: str = "attention.output.dense", around: str = "attention.output",
+    summed: bool = False,
+) -> Value:  # fmt: skip
+    """What a block's heads add to the stream; `around`: the module that has the projection's dropout."""
+    a = b.linear(joined, projection, c.hidden_size, bias=True, site="attention.update", summed=summed)
+    return b.dropout(a, c.hidden_dropout_prob, f"{around}.dropout")
+
+
+def mlp(b: Builder, c: Config, h: Value, dropped: bool = True, summed: bool = False) -> Value:
     h = b.linear(h, "intermediate.dense", c.intermediate_size, bias=True)
     h = b.activate(h, c.hidden_act, "mlp.hidden", "intermediate.intermediate_act_fn")
-    h = b.linear(h, "output.dense", c.hidden_size, bias=True, site="mlp.update")
-    h = b.dropout(h, c.hidden_dropout_prob, "output.dropout")
+    h = b.linear(h, "output.dense", c.hidden_size, bias=True, site="mlp.update", summed=summed)
+    return b.dropout(h, c.hidden_dropout_prob, "output.dropout") if dropped else h
+
+
+def after_attention(
+    b: Builder, c: Config, x: Value, joined: Value, projection: str = "attention.output.dense",
+    around: str = "attention.output",
+) -> Value:  # fmt: skip
+    """A block from its heads' outputs on: what they add to the stream, and the MLP."""
+    a = attention_update(b, c, joined, projection, around)
+    x = b.norm(b.add(x, a), f"{around}.LayerNorm", c.layer_norm_eps, site="middle", how="layer")
+    h = mlp(b, c, b.identity(x, "mlp.input", "intermediate"))
     return b.norm(b.add(x, h), "output.LayerNorm", c.layer_norm_eps, site="residual", how="layer")
 
 
-def masked_scores(b: Builder, c: Config, x: Value) -> None:
-    """The head that guesses hidden tokens."""
-    h = b.linear(x, "cls.predictions.transform.dense", c.hidden_size, bias=True)
+def masked_scores(b: Builder, c: Config, x: Value, size: int | None = None, norm: str = "LayerNorm") -> None:
+    """The head that guesses hidden tokens; `size`: of its table's vectors."""
+    h = b.linear(x, "cls.predictions.transform.dense", size or c.hidden_size, bias=True)
     h = b.activate(h, c.hidden_act, name="cls.predictions.transform.transform_act_fn")
-    h = b.norm(h, "cls.predictions.transform.LayerNorm", c.layer_norm_eps, how="layer")
+    h = b.norm(h, f"cls.predictions.transform.{norm}", c.layer_norm_eps, how="layer")
     name = "cls.predictions.bias" if c.tie_word_embeddings else "cls.predictions.decoder.bias"
     bias = Weight(name, (c.vocab_size,))
     b.scores(h, "cls.predictions.decoder", c.vocab_size, bias=bias, tied=c.tie_word_embeddings)
@@ -138,7 +180,10 @@ def pooled(b: Builder, c: Config, x: Value, base: str) -> Value:
 
 def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     b, base = Builder(c), FAMILY.prefix(head)
-    x = states(b, c, embeddings(b, c, base), base)
+    return with_head(b, c, states(b, c, embeddings(b, c, base), base), base, head)
+
+
+def with_head(b: Builder, c: Config, x: Value, base: str, head: Head) -> Blueprint:
     if head == "base":
         pooled(b, c, x, base)
     elif head == "masked":

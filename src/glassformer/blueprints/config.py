@@ -302,6 +302,12 @@ class Config:
             setattr(self, name, value)
 
 
+def with_rope(raw: dict[str, Any], default_theta: float) -> dict[str, Any]:
+    """A raw config's fields about RoPE as one, `rope`."""
+    spellings = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor")
+    return {name: value for name, value in raw.items() if name not in spellings} | {"rope": Rope.read(raw, default_theta)}
+
+
 @dataclass(kw_only=True)
 class RotaryConfig(Config):
     """What configs of families with RoPE have in common."""
@@ -320,10 +326,8 @@ class RotaryConfig(Config):
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
         raw = super().prepare(raw)
         share = {} if cls.default_share == 1 else {"partial_rotary_factor": cls.default_share}
-        rope = replace(Rope.read({**share, **raw}, cls.default_theta), interleaved=cls.interleaved_rope)
-        for spelling in ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor"):
-            raw.pop(spelling, None)
-        return raw | {"rope": rope}
+        raw = with_rope({**share, **raw}, cls.default_theta)
+        return raw | {"rope": replace(raw["rope"], interleaved=cls.interleaved_rope)}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -26,7 +26,10 @@ class ConfigRefusal(NamedTuple):
     families: tuple[str, ...] = ()  # in which it means something; none: in all
 
 
-ENCODERS = ("bert", "roberta", "distilbert", "xlm-roberta", "electra", "albert", "modernbert", "deberta-v2")
+ENCODERS = (
+    "bert", "roberta", "distilbert", "xlm-roberta", "electra", "albert", "modernbert", "deberta-v2", "camembert", "mpnet",
+    "megatron-bert", "xlm-roberta-xl", "roformer", "nomic_bert", "gte",
+)  # fmt: skip
 BART = ("bart",)
 
 REFUSED: Mapping[str, ConfigRefusal] = {

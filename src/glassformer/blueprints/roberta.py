@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from glassformer.blueprints import bert
-from glassformer.blueprints.blueprint import Blueprint, Builder, Head
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
 from glassformer.ground.errors import ConfigError
 from glassformer.ops.op import Weight
 
@@ -49,7 +49,10 @@ FAMILY = replace(
 
 def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     b, base = Builder(c), FAMILY.prefix(head)
-    x = bert.states(b, c, bert.embeddings(b, c, base), base)
+    return with_head(b, c, bert.states(b, c, bert.embeddings(b, c, base), base), base, head)
+
+
+def with_head(b: Builder, c: bert.Config, x: Value, base: str, head: Head) -> Blueprint:
     if head == "base":
         bert.pooled(b, c, x, base)
     elif head == "masked":

@@ -167,7 +167,8 @@ def _module_paths(ops: Sequence[Op]) -> dict[str, str]:
             if module != block and deepest > module.count(".") + 1:
                 continue  # sums have no module of their own: one may be inside of it too
             first, last = ops[inside[0]], ops[inside[-1]]
-            if last.is_plain and (site := last.read_site):
+            summed = last.options.get("summed", False) and module != last.module
+            if last.is_plain and not summed and (site := last.read_site):
                 paths[f"{module}.output"] = site
             for source in (*first.inputs[:1], *(inside[:1] if isinstance(first, Identity) else ())):
                 # what others read too would be changed for them as well

@@ -19,6 +19,7 @@ LEGACY_NAMES = (
 )
 BASES = (  # the module below a head
     "model", "transformer", "bert", "roberta", "distilbert", "electra", "albert", "deberta", "gpt_neox",
+    "mpnet", "roformer", "nomic_bert", "gte",
 )  # fmt: skip
 EMBEDDING_NAMES = (  # of one embedding matrix, wherever it is shared
     "lm_head.weight", "model.embed_tokens.weight", "transformer.wte.weight", "shared.weight", "model.shared.weight",

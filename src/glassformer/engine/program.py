@@ -35,6 +35,9 @@ class Epilogue(IntEnum):
     NONE, ADD, ACTIVATE, GATE = range(4)
 
 
+NO_POSITIONS = -1  # of an embedding: its tables are those of tokens and of token types
+
+
 class StepKind(IntEnum):
     EMBED, NORM, MATMUL, ROPE, KV_STORE, ROPE_KV_STORE = range(6)
     ATTENTION, ATTENTION_PATTERN, WEIGHTED_VALUES, ADD, ACTIVATE, COPY = range(6, 12)
@@ -184,7 +187,7 @@ class ProgramStep:
     causal: bool = False
     cross_attention: bool = False  # keys and values are those of the source
     rope: int | None = None  # the index of one of the program's ropes
-    position_offset: int = 0  # the row that the first token has in a table of positions
+    position_offset: int = 0  # the row that the first token has in a table of positions; NO_POSITIONS: there is none
     scale: float = 1.0
     distance_bias: DistanceBias | None = None
     sinks: str | None = None  # a score for each head that takes its part of the attention weights

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.engine.program import MatrixRef, StepKind, Table
-from glassformer.ground.errors import ExecutorError
+from glassformer.engine.program import NO_POSITIONS, MatrixRef, StepKind, Table
 from glassformer.ops.module_steps import path_of, scale, step
 from glassformer.ops.op import ArithmeticDraft, Array, Floats, Op, TokenContext
 from glassformer.ops.position import Position
@@ -63,7 +62,7 @@ class Embed(Op):
             if not isinstance(added, Position):
                 break
             if added.options["how"] == "segments" and len(tables) == 1:
-                raise ExecutorError("native engines cannot add token types to vectors without positions.")
+                first = NO_POSITIONS
             tables.append(added.table(writer.config.max_position_embeddings))
             first = added.options["first"] if added.options["how"] == "learned" else first
             (last,) = writer.consumers[last]

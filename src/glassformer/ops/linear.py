@@ -109,9 +109,11 @@ def scaled_call(path: Path, factor: float, read: int, write: int, m: Any, values
 
 def build_linear(
     b: Recorder, x: Value, module: str, out: int, bias: bool = False, site: str | None = None, columns: bool = False,
-    scale: float = 1.0,
+    scale: float = 1.0, summed: bool = False,
 ) -> Value:  # fmt: skip
+    """`summed`: the module around it in PyTorch gives the sum with the stream."""
     weights = linear_weights(module, x, out, bias)
     if columns:
         weights[f"{module}.weight"] = (x.width, out)
-    return b.record(LinearMap, module, (x,), (*x.shape[:-1], out), site, weights, columns=columns, scale=scale)
+    options: dict[str, Any] = {"summed": True} if summed else {}
+    return b.record(LinearMap, module, (x,), (*x.shape[:-1], out), site, weights, columns=columns, scale=scale, **options)

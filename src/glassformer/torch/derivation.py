@@ -270,7 +270,8 @@ class Derivation:
         op, furthest = self.ops[index], self.config.relative_attention_max_distance
         home = self.root(op)
         self.ambient.add(index)
-        prepare = partial(with_distance_biases, path[len(home) :], furthest, bool(op.stack))
+        bidirectional = not any(self.ops[reader].options["causal"] for reader in self.readers[index])
+        prepare = partial(with_distance_biases, path[len(home) :], furthest, bidirectional)
         self.prepare.setdefault(home, {})[index] = prepare
 
     def prepare_distances(self, index: int, table: Path, norm: Path | None = None) -> None:

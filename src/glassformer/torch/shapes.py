@@ -19,13 +19,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from glassformer.blueprints.blueprint import Blueprint
+from glassformer.blueprints import blueprint
+from glassformer.blueprints.blueprint import Blueprint, Head
 from glassformer.ground.errors import InputError
 from glassformer.ground.sites import ENCODER, SiteNames, Tap
 from glassformer.ops.module_steps import part
+from glassformer.ops.op import Op
+from glassformer.ops.scores import Scores
 from glassformer.torch.arguments import ForwardArguments, WatchLike, meanings, takes
 from glassformer.torch.attention import CrossAttention
-from glassformer.torch.base import IGNORED, BaseModel, holds
+from glassformer.torch.base import IGNORED, BaseModel, final_op, holds
 from glassformer.torch.cache import DynamicCache, EncoderDecoderCache
 from glassformer.torch.container import ContainerPlan, label_modules
 from glassformer.torch.derivation import Derivation, HeadDerivation
@@ -77,6 +80,17 @@ class Decoder(BaseModel):
         return self.new_pass(positions, mask, cache, self.tap_for(given, past))
 
 
+def without_prefix(described: Blueprint, prefix: str) -> Blueprint:
+    """A blueprint with a head whose base has its names by itself."""
+
+    def own(op: Op) -> Op:
+        weights = tuple(replace(weight, name=weight.name.removeprefix(prefix)) for weight in op.weights)
+        return replace(op, module=op.module.removeprefix(prefix), weights=weights)
+
+    parts = tuple(replace(module, module=module.module.removeprefix(prefix)) for module in described.parts)
+    return replace(described, ops=tuple(map(own, described.ops)), parts=parts)
+
+
 def first_tokens(states: Tensor, real_tokens: Tensor | None) -> Tensor:
     """The state of each text's first token, wherever its padding is: (batch, hidden)."""
     if real_tokens is None or holds(real_tokens, lambda real: real[:, 0].all()):
@@ -94,11 +108,23 @@ class Encoder(BaseModel):
 
     def add_plans(self, derivation: Derivation, described: Blueprint) -> None:
         super().add_plans(derivation, described)
-        pooler_ops = range(described.ops.index(self._last) + 1, len(described.ops))
+        self.pooler = None
+        self.add_pooler(described)
+
+    def make_head(self, kind: Head) -> tuple[str, nn.Module]:
+        name, head = super().make_head(kind)
+        if getattr(head, "reads", "") == "pooler" and self.pooler is None:  # which this family has below such a head alone
+            self.add_pooler(without_prefix(blueprint(self.config, kind), f"{self.prefix}."))
+        return name, head
+
+    def add_pooler(self, described: Blueprint) -> None:
+        """The modules of what a blueprint computes between the states and the scores, if there are any."""
+        scores = next((index for index, op in enumerate(described.ops) if isinstance(op, Scores)), len(described.ops))
+        pooler_ops = range(described.ops.index(final_op(described)) + 1, scores)
         pooler = HeadDerivation(self.config, self.declared, described, pooler_ops)
         if not pooler.nodes:
-            self.pooler = None
             return
+        del self.pooler
         pooler.attach(self)
         label_modules(part(self, ("pooler",)), self.declared.label)
         self.pooler_plan = pooler.plan((), range(len(pooler.nodes)))

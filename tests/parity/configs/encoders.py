@@ -9,6 +9,7 @@ BERT: dict[str, Any] = {
     "vocab_size": 150, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4,
     "max_position_embeddings": 64, "type_vocab_size": 2, "layer_norm_eps": 1e-6,
 }  # fmt: skip
+UNTYPED = {name: value for name, value in BERT.items() if name != "type_vocab_size"}
 TINY: dict[str, dict[str, Any]] = {
     "bert": {**BERT, "pad_token_id": 0},
     "distilbert": {
@@ -16,6 +17,13 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "roberta": {**BERT, "pad_token_id": 1, "max_position_embeddings": 66},
     "xlm-roberta": {**BERT, "pad_token_id": 1, "max_position_embeddings": 66},
+    "xlm-roberta-xl": {**BERT, "pad_token_id": 1, "max_position_embeddings": 66},
+    "camembert": {**BERT, "pad_token_id": 1, "max_position_embeddings": 66},
+    "mpnet": {**UNTYPED, "pad_token_id": 1, "max_position_embeddings": 66},
+    "megatron-bert": {**BERT, "pad_token_id": 0},
+    "roformer": {**BERT, "pad_token_id": 0, "embedding_size": 20},
+    "nomic_bert": {**BERT, "pad_token_id": 0},
+    "gte": {**BERT, "pad_token_id": 1},
     "electra": {**BERT, "pad_token_id": 0, "embedding_size": 20},
     "albert": {
         **BERT, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "embedding_size": 20, "num_hidden_groups": 2,
@@ -32,7 +40,10 @@ TINY: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 ENCODER_HEADS = ("base", "masked", "sequence", "token", "question")
-HEADS: dict[str, tuple[str, ...]] = {**dict.fromkeys(TINY, ENCODER_HEADS), "electra": (*ENCODER_HEADS, "discriminator")}
+HEADS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(TINY, ENCODER_HEADS), "electra": (*ENCODER_HEADS, "discriminator"),
+    **dict.fromkeys(("nomic_bert", "gte"), ENCODER_HEADS[:-1]),
+}  # fmt: skip
 
 
 def _bert(draw: random.Random) -> dict[str, Any]:
@@ -42,6 +53,18 @@ def _bert(draw: random.Random) -> dict[str, Any]:
         "num_hidden_layers": draw.randint(1, 4), "intermediate_size": draw.choice([24, 72]),
         "hidden_act": draw.choice(["gelu", "relu", "gelu_new"]), "type_vocab_size": draw.choice([1, 2, 3]),
         "layer_norm_eps": draw.choice([1e-12, 1e-5]), "tie_word_embeddings": draw.random() < 0.7,
+    }  # fmt: skip
+
+
+def _mpnet(draw: random.Random) -> dict[str, Any]:
+    return {name: value for name, value in _bert(draw).items() if name != "type_vocab_size"}
+
+
+def _rotary_bert(draw: random.Random) -> dict[str, Any]:
+    ropes = [None, {"rope_type": "default", "rope_theta": 300.0}, {"rope_type": "linear", "rope_theta": 5e4, "factor": 2.5}]
+    return {
+        **_bert(draw), "hidden_act": draw.choice(["silu", "gelu"]), "rope_parameters": draw.choice(ropes),
+        "classifier_dropout": draw.choice([None, 0.2]),
     }  # fmt: skip
 
 
@@ -96,5 +119,7 @@ def _modernbert(draw: random.Random) -> dict[str, Any]:
 
 RANDOM = {
     "bert": _bert, "distilbert": _distilbert, "roberta": _bert, "xlm-roberta": _bert, "electra": _factorized,
+    "nomic_bert": _rotary_bert, "gte": _rotary_bert,
+    "xlm-roberta-xl": _bert, "camembert": _bert, "mpnet": _mpnet, "megatron-bert": _bert, "roformer": _factorized,
     "albert": _albert, "modernbert": _modernbert, "deberta-v2": _deberta,
 }  # fmt: skip

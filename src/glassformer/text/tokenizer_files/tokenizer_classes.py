@@ -67,6 +67,7 @@ ROBERTA = TokenizerClass(
     _roles(bos="<s>", eos="</s>", unk="<unk>", sep="</s>", pad="<pad>", cls="<s>", mask="<mask>"),
     around=CLS_SEP_SEP,
 )
+MPNET = replace(ROBERTA, files="vocab.txt", special={**ROBERTA.special, "unk_token": "[UNK]"})
 XLM_ROBERTA = TokenizerClass(
     "pieces",
     ROBERTA.special,
@@ -124,6 +125,7 @@ CLASS_BY_NAME: Mapping[str, TokenizerClass] = {
     "DistilBert": DISTILBERT,
     **dict.fromkeys(("GPT2", "CodeGen"), GPT2),
     **dict.fromkeys(("Roberta", "Bart", "Longformer", "LED"), ROBERTA),
+    "MPNet": MPNET,
     "XLMRoberta": XLM_ROBERTA,
     "Albert": ALBERT,
     "DebertaV2": DEBERTA_V2,
@@ -141,9 +143,11 @@ CLASS_BY_NAME: Mapping[str, TokenizerClass] = {
 }
 CLASS_BY_MODEL_TYPE: Mapping[str, TokenizerClass] = {
     **dict.fromkeys(("bert", "convbert", "electra", "layoutlm", "mobilebert", "nomic_bert", "squeezebert"), BERT),
+    "megatron-bert": BERT,
     "distilbert": DISTILBERT,  # which has no table of token types
     **dict.fromkeys(("gpt2", "gpt_neo", "gptj", "codegen"), GPT2),
     **dict.fromkeys(("roberta", "bart", "longformer", "led"), ROBERTA),
+    "mpnet": MPNET,
     "xlm-roberta": XLM_ROBERTA,
     "albert": ALBERT,
     "deberta-v2": DEBERTA_V2,

@@ -262,9 +262,10 @@ class Engine {
                 for (int i = 0; i < width; ++i) out[i] *= s.scale;
             if (s.matrix_count == 1) return;
             std::vector<float> added(width);
-            for (int table = 1; table < s.matrix_count; ++table) {  // positions, then types
+            for (int table = 1; table < s.matrix_count; ++table) {  // positions, if there are any, then types
+                const bool positions = table == 1 && s.position_offset >= 0;
                 const int type = p.token_types ? p.token_types[token] : 0;
-                dequantize_row(s.matrices[table], table == 1 ? p.positions[token] + s.position_offset : type, added.data());
+                dequantize_row(s.matrices[table], positions ? p.positions[token] + s.position_offset : type, added.data());
                 for (int i = 0; i < width; ++i) out[i] += added[i];
             }
         });

@@ -81,7 +81,7 @@ struct Step {
     int32_t layer, heads, kv_heads, head_size;
     int32_t window, causal, cross_attention;  // window 0: none; cross_attention: keys and values of the source
     int32_t rope;               // number of a rope table, or NO_ROPE
-    int32_t position_offset;    // the row that the first token has in a table of positions
+    int32_t position_offset;    // the row that the first token has in a table of positions; -1: there is no such table
     int32_t max_distance;       // beyond it, all distances have the same bias
     int32_t output_offset;      // the column where a copy begins
     int32_t column, width;      // the columns that a norm reads and writes; width 0: all
