@@ -27,6 +27,14 @@ SIZES: dict[str, Any] = {
     "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 64, "num_experts_per_tok": 2,
 }  # fmt: skip
+GROUPED: dict[str, Any] = {
+    "n_routed_experts": 4, "moe_intermediate_size": 32, "n_shared_experts": 2, "n_group": 2, "topk_group": 1,
+    "routed_scaling_factor": 1.5, "first_k_dense_replace": 1,
+}  # fmt: skip
+GROUPED_COUNTS = {
+    "expert_shared_count": 2, "leading_dense_block_count": 1, "expert_group_count": 2, "expert_group_used_count": 1,
+    "expert_gating_func": 2,
+}  # fmt: skip
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, family, config
     "mixtral": ("llama", "mixtral", {**SIZES, "num_local_experts": 4, "head_dim": 16}),
     "qwen3moe": ("qwen3moe", "qwen3_moe", {
@@ -40,6 +48,10 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, family, 
     "olmoe": ("olmoe", "olmoe", {**SIZES, "num_experts": 4}),
     "gpt-oss": ("gpt-oss", "gpt_oss", {**SIZES, "num_local_experts": 4, "head_dim": 16, "sliding_window": 4,
                                        "swiglu_limit": 7.0}),
+    "glm4moe": ("glm4moe", "glm4_moe", {
+        **SIZES, **GROUPED, "head_dim": 16, "use_qk_norm": True, "attention_bias": True,
+        "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
+    }),
 }  # fmt: skip
 NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "input_layernorm": "attn_norm",
@@ -49,7 +61,8 @@ NAMES = {
     "gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps", "w1": "ffn_gate_exps",
     "w3": "ffn_up_exps", "w2": "ffn_down_exps",
     **{f"shared_expert.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")},
-    "shared_expert_gate": "ffn_gate_inp_shexp",
+    "shared_expert_gate": "ffn_gate_inp_shexp", "exp_probs_b": "exp_probs_b",
+    **{f"shared_experts.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")},
 }  # fmt: skip
 
 
@@ -68,9 +81,13 @@ def converted(name: str, theirs: Any) -> dict[str, np.ndarray]:
         stem, _, ending = key.rpartition(".") if not layer.isdecimal() else own.rpartition(".")
         if ending == "sinks":
             ending = "weight"
+        if ending == "e_score_correction_bias":
+            stem, ending = "exp_probs_b", "bias"
         word = stem.rpartition(".experts.")[2].split(".")[-1] if ".experts." in stem else stem.removeprefix("mlp.")
         word = NAMES.get(word) or NAMES[word.removeprefix("block_sparse_moe.")]
-        if architecture == "gpt-oss" and word == "ffn_norm":
+        if word.endswith("_exps") and ".experts." not in stem:
+            word = word.removesuffix("_exps")  # of a layer without experts
+        if architecture in ("gpt-oss", "glm4moe") and word == "ffn_norm":
             word = "post_attention_norm"
         full = f"blk.{layer}.{word}.{ending}" if layer.isdecimal() else f"{word}.{ending}"
         array = np.ascontiguousarray(value.numpy())
@@ -91,6 +108,8 @@ def metadata(name: str, theirs: Any) -> dict[str, Typed]:
         "context_length": 64, "embedding_length": 64, "block_count": 2, "feed_forward_length": 96, "expert_count": 4,
         "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 16, "expert_used_count": 2,
         **({"expert_feed_forward_length": c.get("moe_intermediate_size", 96)} if name not in ("mixtral", "olmoe") else {}),
+        **(GROUPED_COUNTS if "n_group" in c else {}),
+        **({"rope.dimension_count": 8} if name == "glm4moe" else {}),
         **({"expert_shared_feed_forward_length": 48} if name == "qwen2moe" else {}),
         **({"attention.sliding_window": 4, "rope.scaling.original_context_length": 4096} if name == "gpt-oss" else {}),
     }  # fmt: skip
@@ -98,9 +117,12 @@ def metadata(name: str, theirs: Any) -> dict[str, Typed]:
         "attention.layer_norm_rms_epsilon": theirs.config.rms_norm_eps,
         "rope.freq_base": theirs.config.rope_parameters["rope_theta"],
         **({"rope.scaling.factor": 32.0} if name == "gpt-oss" else {}),
+        **({"expert_weights_scale": 1.5} if "n_group" in c else {}),
     }
     fields: dict[str, Typed] = {f"{architecture}.{key}": (value, Value.UINT32) for key, value in whole.items()}
     fields |= {f"{architecture}.{key}": (value, Value.FLOAT32) for key, value in real.items()}
+    if "n_group" in c:
+        fields[f"{architecture}.expert_weights_norm"] = (True, Value.BOOL)
     if name == "gpt-oss":
         fields["gpt-oss.rope.scaling.type"] = ("yarn", Value.STRING)
     return fields
@@ -138,7 +160,7 @@ def test_packed_stacks_run_as_they_are(name: str, kind: str, tmp_path: Path) -> 
     assert verdict.agrees(1e-2), verdict
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "qwen2moe", "olmoe"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "qwen2moe", "olmoe", "glm4moe"])
 def test_written_files_stack_the_experts_again(name: str, tmp_path: Path) -> None:
     architecture, family, config = MODELS[name]
     theirs = reference.write(tmp_path, family, **config)
@@ -154,6 +176,21 @@ def test_written_files_stack_the_experts_again(name: str, tmp_path: Path) -> Non
         rows = int(np.prod(value.shape[:-1]))
         assert written[key].shape == value.shape
         assert np.allclose(written[key].open()(0, rows).reshape(value.shape), value), key
+
+
+def test_layers_that_only_guess_further_tokens_are_left_out(tmp_path: Path) -> None:
+    """They come after the layers that a text goes through, and are counted with them."""
+    architecture, family, config = MODELS["glm4moe"]
+    theirs = reference.build(family, **config)
+    tensors = converted("glm4moe", theirs)
+    width = {name: value for name, value in tensors.items() if name.startswith("blk.1.")}
+    tensors |= {name.replace("blk.1.", "blk.2."): value for name, value in width.items()}
+    tensors["blk.2.nextn.eh_proj.weight"] = np.zeros((64, 128), np.float32)
+    fields = metadata("glm4moe", theirs)
+    fields |= {"glm4moe.block_count": (3, Value.UINT32), "glm4moe.nextn_predict_layers": (1, Value.UINT32)}
+    ours, ids = load(write_gguf(tmp_path / "x.gguf", architecture, fields, tensors), "causal"), ids_for(theirs, 2, 11)
+    assert ours.config.num_hidden_layers == 2
+    close(ours(ids).logits, theirs(ids).logits, 1e-5)
 
 
 def test_shares_that_gguf_has_no_field_for_are_refused(tmp_path: Path) -> None:

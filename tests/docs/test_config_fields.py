@@ -33,7 +33,7 @@ PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and kee
         ("llama", "mistral", "qwen2", "qwen3", "phi3", "olmo2", "granite", "smollm3", "gemma", "starcoder2", "mixtral"), ROPE
     ),
     **{family: {*ROPE, "sliding_window_pattern"} for family in ("olmo3", "gemma2", "cohere2", "gpt_oss", "exaone4")},
-    **{family: {*ROPE, "num_local_experts"} for family in ("qwen2_moe", "qwen3_moe", "olmoe")},
+    **{family: {*ROPE, "num_local_experts"} for family in ("qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe")},
     **dict.fromkeys(("seed_oss", "ernie4_5", "hunyuan_v1_dense", "arcee", "helium", "glm4", "cohere"), ROPE),
     "gpt_neox": {*ROPE, "rotary_pct", "rotary_emb_base"},
     "gemma3_text": {*ROPE, "rope_local_base_freq", "sliding_window_pattern"},

@@ -60,6 +60,10 @@ def qwen3(**fields: Any) -> Any:
     return blueprints.read_config({**decoder().opened.config.to_dict(), **fields})
 
 
+def glm4_moe(**fields: Any) -> Any:
+    return blueprints.read_config({"model_type": "glm4_moe", **TINY["glm4_moe"], **fields})
+
+
 def collator(tokenizer: Any = None, **options: Any) -> Any:
     return glassformer.DataCollatorForLanguageModeling(tokenizer or encoder().model.tokenizer, **options)
 
@@ -305,6 +309,12 @@ MESSAGES: dict[str, list[Entry]] = {
          "config field 'mlp_bias' is True; in a qwen3 model it is False."),
         (ConfigError, lambda: blueprints.read_config({"model_type": "helium", **TINY["helium"], "head_dim": 16}),
          "config field 'head_dim' is 16, but all 4 heads together must be as wide as the stream, which is 48."),
+        (ConfigError, lambda: glm4_moe(n_group=4),
+         "config field 'n_group' is 4, but 6 experts ('n_routed_experts') make no such groups of two or more each."),
+        (ConfigError, lambda: glm4_moe(topk_group=4),
+         "config field 'topk_group' is 4, but there are 3 groups ('n_group')."),
+        (ConfigError, lambda: glm4_moe(num_experts_per_tok=5),
+         "config field 'num_experts_per_tok' is 5, but the best groups ('topk_group') have 4 experts."),
         (ConfigError, lambda: Scratch([("d_model", 24)]),
          "h_params is a dictionary, not list."),
         (ConfigError, lambda: Scratch({**H_PARAMS, "num_heads": 5}),

@@ -24,6 +24,7 @@ from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.glm4.modeling_glm4 import Glm4RMSNorm
+from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeRMSNorm
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRMSNorm
 from transformers.models.granite.modeling_granite import GraniteRMSNorm
 from transformers.models.helium.modeling_helium import HeliumRMSNorm
@@ -55,7 +56,7 @@ NORMS = (
     LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm, T5LayerNorm, MT5LayerNorm, Phi3RMSNorm, Olmo2RMSNorm,
     Olmo3RMSNorm, GraniteRMSNorm, SmolLM3RMSNorm, MixtralRMSNorm, OlmoeRMSNorm, Qwen3MoeRMSNorm, GptOssRMSNorm,
     ArceeRMSNorm, Ernie4_5RMSNorm, Exaone4RMSNorm, Glm4RMSNorm, HeliumRMSNorm, HunYuanDenseV1RMSNorm, SeedOssRMSNorm,
-    Qwen2MoeRMSNorm,
+    Qwen2MoeRMSNorm, Glm4MoeRMSNorm,
 )  # fmt: skip
 OFFSET_NORMS = (GemmaRMSNorm, Gemma2RMSNorm, Gemma3RMSNorm)
 ROUTERS = (MixtralTopKRouter, OlmoeTopKRouter, Qwen2MoeTopKRouter, Qwen3MoeTopKRouter)
@@ -67,7 +68,8 @@ ROUNDED = (
     "cohere",
     "cohere2",
     "ernie4_5",
-)  # families whose attention the reference has in float32 only, or whose RoPE
+    "glm4_moe",
+)  # families whose attention the reference has in float32 only, or whose RoPE, or whose router
 TURNED = ("gte", "modernbert", "nomic_bert", "roformer")  # encoders with RoPE
 UNTURNED = ({*reference.ENCODERS} - {*TURNED}) | {"bart", *reference.SINUSOIDAL}
 KEYS = ("k_proj.bias", "key.bias", "k_lin.bias", "attn.k.bias")

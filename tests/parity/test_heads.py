@@ -143,7 +143,7 @@ def test_the_blueprint_has_every_site_and_its_shape(models: Pair) -> None:
     described = blueprint(models.ours.config, models.head).sites
     length = LENGTH if "decoder_input_ids" in inputs(models) or models.family not in reference.PAIRS else SOURCE
     sizes = {"batch": 2, "length": length, "keys": length, "source": SOURCE}
-    every = set(sites.models.ours.base_model.site_names.names)
+    every = set(models.ours.base_model.site_names.names)
     assert described.keys() == result.keys() == every - ({"scores"} if models.head == "base" else set())
     for site, shape in described.items():
         assert tuple(result[site].shape) == tuple(sizes.get(size, size) for size in shape), site

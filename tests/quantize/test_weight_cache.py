@@ -31,6 +31,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "empty_home")
 
 SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128}
 DECODER = {**SIZES, "head_dim": 16}
+EXPERTS = {**DECODER, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64}
 GPT2 = {"n_embd": 64, "n_inner": 128}
 NARROW = {**SIZES, "embedding_size": 32}
 BART = {"d_model": 96, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128}
@@ -40,7 +41,7 @@ WIDE: dict[str, dict[str, Any]] = {  # rows of 64 and the like, so that somethin
     **dict.fromkeys(("gpt_neox", "gpt_neo", "starcoder2", "cohere", "cohere2"), SIZES),
     **dict.fromkeys(("gpt2", "gptj"), GPT2), "distilbert": {"dim": 64, "hidden_dim": 128},
     **dict.fromkeys(("electra", "albert", "roformer"), NARROW),
-    "qwen3_moe": {**DECODER, "moe_intermediate_size": 64},
+    **dict.fromkeys(("qwen2_moe", "qwen3_moe", "glm4_moe"), EXPERTS),
     "t5": T5, "mt5": {**T5, "feed_forward_proj": "relu"},
     **dict.fromkeys(("bart", "marian", "pegasus"), BART),
 }  # fmt: skip
@@ -86,7 +87,7 @@ def test_requantize_every_family(family: str, kind: str, tmp_path: Path) -> None
         if one is source:
             continue
         packed += 1
-        table = "embed" in name or "wte" in name or "shared" in name or name == "lm_head.weight"
+        table = "embed" in name or "wte" in name or "shared." in name or name == "lm_head.weight"
         table = table and not name.endswith(("project.weight", "mapping_in.weight"))  # of what is embedded
         assert one.kind == ("Q8_0" if table else kind.upper()), name
         values = source.to_float32()

@@ -64,7 +64,7 @@ FAMILY = replace(
 
 
 def experts(b: Builder, c: Config, x: Value) -> Value:
-    return routed.routed_mlp(b, c, x, router="router", bias=True, how="quick_gelu", limit=c.swiglu_limit, offset=1.0)
+    return routed.routed_mlp(b, c, x, router="router", bias=True, activation="quick_gelu", limit=c.swiglu_limit, offset=1.0)
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:

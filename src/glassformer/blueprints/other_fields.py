@@ -76,6 +76,7 @@ HEAD = "of a head that is not here"
 DERIVED = "follows from other fields"
 FILES = "about the file"
 TOKENIZER = "for the tokenizer"
+DRAFTS = "of layers that guess further tokens, which are not read"
 MEMORY = "memory and speed alone"
 
 HARMLESS: Mapping[str, str] = {
@@ -119,6 +120,7 @@ HARMLESS: Mapping[str, str] = {
         DERIVED,
     ),
     **dict.fromkeys(("tokenizer_class", "sep_token_id", "cls_token_id", "unk_token_id", "model_max_length"), TOKENIZER),
+    **dict.fromkeys(("num_nextn_predict_layers", "num_mtp_layers"), DRAFTS),
     "prefix": "for pipelines of other libraries",
     "task_specific_params": "read by the tasks that generate",
     "gguf": FILES,

@@ -48,9 +48,60 @@ class Config(shared.Config):
         return size
 
 
+@dataclass(kw_only=True)
+class GroupedConfig(Config):
+    """The first layers have no experts; the others have some in groups, and some that all tokens go to (DeepSeek's way)."""
+
+    aliases = {"n_routed_experts": "num_experts"}
+
+    norm_topk_prob: bool = True
+    router_aux_loss_coef: float = 0.0
+    n_shared_experts: int = 1
+    n_group: int | None = 1
+    topk_group: int | None = 1  # how many groups the experts of a token may be in
+    routed_scaling_factor: float = 1.0  # what the shares of those chosen are multiplied by
+    first_k_dense_replace: int = 1  # layers without experts
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        groups, kept = self.n_group or 1, self.topk_group or 1
+        if kept > groups:
+            raise ConfigError(f"config field 'topk_group' is {kept}, but there are {groups} groups ('n_group').")
+        if self.num_experts % groups or (groups > 1 and self.num_experts < 2 * groups):
+            raise ConfigError(
+                f"config field 'n_group' is {groups}, but {self.num_experts} experts ({self.own_name('num_experts')!r}) "
+                "make no such groups of two or more each."
+            )
+        if self.num_experts_per_tok > kept * (self.num_experts // groups):
+            raise ConfigError(
+                f"config field 'num_experts_per_tok' is {self.num_experts_per_tok}, but the best groups ('topk_group') have "
+                f"{kept * (self.num_experts // groups)} experts."
+            )
+
+    @property
+    def routed_layers(self) -> tuple[int, ...]:
+        return tuple(range(self.first_k_dense_replace, self.num_hidden_layers))
+
+
+GROUPED_MODULES = {
+    "mlp[experts]": "MoE gate experts shared_experts",
+    "experts.*": "MLP gate_proj up_proj down_proj",
+    "shared_experts": "MLP",
+}
+
+
+def grouped_mlp(b: Builder, c: Any, x: Value, **routing: Any) -> Value:
+    """By the sigmoid of each score, with a correction that evens out the experts' loads (https://arxiv.org/abs/2408.15664)."""
+    own = {"how": "sigmoid", "correction": "mlp.gate.e_score_correction_bias", "floor": 1e-20, "group_best": 2, **routing}
+    return routed_mlp(
+        b, c, x, shared="shared_experts", shared_size=c.n_shared_experts * c.moe_intermediate_size,
+        groups=c.n_group or 1, kept_groups=c.topk_group or 1, scale=c.routed_scaling_factor, **own,
+    )  # fmt: skip
+
+
 def routed_mlp(
     b: Builder, c: Any, x: Value, module: str = "mlp", router: str = "gate", names: tuple[str, str, str] = PROJECTIONS,
-    bias: bool = False, how: str | None = None, limit: float | None = None, offset: float = 0.0, shared: str = "",
+    bias: bool = False, activation: str | None = None, limit: float | None = None, offset: float = 0.0, shared: str = "",
     shared_size: int = 0, shared_gate: str = "", **routing: Any,
 ) -> Value:  # fmt: skip
     """The update of an MLP whose experts are `module.experts.0`, `module.experts.1`, …; `names`: of their projections.
@@ -60,15 +111,15 @@ def routed_mlp(
     """
     gate, up, down = names
     experts = [f"{module}.experts.{index}." for index in range(c.num_experts)]
-    chosen, how = c.num_experts_per_tok, how or c.hidden_act
-    common = shared_update(b, c, x, f"{module}.{shared}", names, shared_size, how, bias) if shared_size else None
+    chosen, activation = c.num_experts_per_tok, activation or c.hidden_act
+    common = shared_update(b, c, x, f"{module}.{shared}", names, shared_size, activation, bias) if shared_size else None
     if common is not None and shared_gate:
         share = b.linear(x, f"{module}.{shared_gate}", 1)
         common = b.gated(share, common, "sigmoid", module)
     scores = b.linear(x, f"{module}.{router}", c.num_experts, bias and not shared_size, site="mlp.router")
     shares = b.route(scores, f"{module}.{router}", chosen, c.norm_topk_prob, **routing)
     gates = [(e + gate, e + up) for e in experts]
-    h = b.expert_gate(x, shares, gates, chosen, c.expert_size, how, bias, limit, offset)
+    h = b.expert_gate(x, shares, gates, chosen, c.expert_size, activation, bias, limit, offset)
     site = "mlp.update" if common is None else None
     update = b.expert_linear(h, shares, [e + down for e in experts], chosen, c.hidden_size, bias, site)
     if common is None:
@@ -77,8 +128,8 @@ def routed_mlp(
 
 
 def shared_update(
-    b: Builder, c: Any, x: Value, module: str, names: tuple[str, str, str], size: int, how: str, bias: bool = False
+    b: Builder, c: Any, x: Value, module: str, names: tuple[str, str, str], size: int, activation: str, bias: bool = False
 ) -> Value:
     """What an expert adds that every token goes to."""
     gate, up, down = (f"{module}.{name}" for name in names)
-    return b.linear(b.gate(x, gate, up, size, how, bias, site=None), down, c.hidden_size, bias)
+    return b.linear(b.gate(x, gate, up, size, activation, bias, site=None), down, c.hidden_size, bias)

@@ -46,6 +46,15 @@ EXPERT_SIZES = {
     "expert_feed_forward_length": "moe_intermediate_size",
 }
 SHARED_EXPERT_SIZES = {**EXPERT_SIZES, "expert_shared_feed_forward_length": "shared_expert_intermediate_size"}
+GROUPED_EXPERT_SIZES = {
+    **EXPERT_SIZES,
+    "expert_shared_count": "n_shared_experts",
+    "leading_dense_block_count": "first_k_dense_replace",
+    "expert_weights_scale": "routed_scaling_factor",
+    "expert_weights_norm": "norm_topk_prob",
+    "expert_group_count": "n_group",
+    "expert_group_used_count": "topk_group",
+}
 GPT_OSS_SIZES = {
     **EXPERT_SIZES,
     "expert_feed_forward_length": "intermediate_size",
@@ -209,6 +218,19 @@ def qwen2_moe_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     return {**qwen3_moe_fields(metadata, raw), "norm_topk_prob": False}
 
 
+def without_drafts(metadata: Metadata) -> dict[str, Any]:
+    """The layers that a text goes through: a file counts those that guess further tokens, too, which come after them."""
+    count, drafts = metadata.get("block_count"), metadata.get("nextn_predict_layers")
+    if not isinstance(count, int) or not isinstance(drafts, int) or not 0 < drafts < count:
+        return {}
+    return {"num_hidden_layers": count - drafts}
+
+
+def glm4_moe_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    own = {**partly_rotated_fields(metadata, raw), **without_drafts(metadata)}
+    return {**own, "use_qk_norm": "blk.0.attn_q_norm.weight" in raw}
+
+
 def gpt_oss_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     scaling = _rope_scaling(metadata, raw)
     return {"rope_scaling": scaling and {**scaling, "truncate": False}}  # as its config has it; no field says so
@@ -318,7 +340,15 @@ GPT_OSS = {
     "blk.{}.post_attention_norm": "model.layers.{}.post_attention_layernorm",
     "blk.{}.attn_sinks": "model.layers.{}.self_attn.sinks",
 }
-ENDLESS = (".self_attn.sinks",)  # names that are whole without .weight
+ENDINGS = {  # names that are whole without the ending that GGUF has
+    ".self_attn.sinks": ".weight", ".e_score_correction_bias": ".bias",
+}  # fmt: skip
+GROUPED_EXPERTS = {
+    **EXPERTS,
+    "blk.{}.exp_probs_b": "model.layers.{}.mlp.gate.e_score_correction_bias",
+    **{theirs: ours.replace("shared_expert", "shared_experts") for theirs, ours in SHARED_EXPERT.items()},
+}
+GLM4_MOE = {**SEED_OSS, **HEAD_NORMS, **GROUPED_EXPERTS}
 GEMMA2 = {
     **DECODER,
     "blk.{}.post_attention_norm": "model.layers.{}.post_attention_layernorm",
@@ -440,13 +470,19 @@ def tensors_from_gguf(
     _, table = table_of(metadata, path)
     tensors: dict[str, StoredTensor] = {}
     for name, stored in raw.items():
-        if name in table.ignored:
+        if name in table.ignored or _is_of_draft(name, config):
             continue
         family_name, layout = family_name_and_layout(metadata, config, name, stored.shape, path)
         shape = stored.shape if layout is None else layout.stored_shape(stored.shape)  # each layout is its own inverse there
         tensor = replace(stored, name=family_name, shape=shape, layout=layout)
         tensors |= unstacked(tensor) if "*" in family_name else {family_name: tensor}
     return tensors
+
+
+def _is_of_draft(name: str, config: Mapping[str, Any]) -> bool:
+    """Whether a tensor is of a layer after the last that a text goes through."""
+    layer = re.match(r"blk\.(\d{1,9})\.", name)
+    return layer is not None and "num_hidden_layers" in config and int(layer[1]) >= config["num_hidden_layers"] > 0
 
 
 def family_name_and_layout(
@@ -464,7 +500,7 @@ def family_name_and_layout(
             f"{did_you_mean(pattern, names)} This variant is not supported; choose another file."
         )
     family_name = names[pattern].format(layer.group(1) if layer else "")
-    family_name += "" if family_name.endswith(ENDLESS) else f".{ending}"
+    family_name += "" if family_name.endswith((*ENDINGS,)) else f".{ending}"
     return family_name, _layout(table, name, shape, config, path)
 
 
@@ -484,7 +520,7 @@ def gguf_name_and_layout(
     table: ArchitectureTable, config: Mapping[str, Any], name: str, shape: tuple[int, ...]
 ) -> tuple[str, Layout | None]:
     """GGUF's name and layout for a tensor of the family: the inverse of `tensors_from_gguf`. Experts have one name."""
-    name = f"{name}.weight" if name.endswith(ENDLESS) else name
+    name += next((ending for whole, ending in ENDINGS.items() if name.endswith(whole)), "")
     stem, _, ending = re.sub(r"\.experts\.\d+\.", ".experts.*.", name).rpartition(".")
     layer = re.search(r"\.(\d+)\.", stem)
     pattern = stem.replace(f".{layer.group(1)}.", ".{}.", 1) if layer else stem
@@ -549,6 +585,7 @@ TABLES: Mapping[str, ArchitectureTable] = {
     "olmo2": ArchitectureTable(OLMO2, WINDOW_SIZES, "olmo2", olmo2_fields),
     "exaone4": ArchitectureTable(OLMO2, WINDOW_SIZES, "exaone4", exaone4_fields),
     "glm4": ArchitectureTable(GLM4, DECODER_SIZES, "glm4", partly_rotated_fields),
+    "glm4moe": ArchitectureTable(GLM4_MOE, GROUPED_EXPERT_SIZES, "glm4_moe", glm4_moe_fields),
     "command-r": ArchitectureTable(COHERE, COHERE_SIZES, "cohere"),
     "seed_oss": ArchitectureTable(SEED_OSS, DECODER_SIZES, "seed_oss", seed_oss_fields),
     "ernie4_5": ArchitectureTable(DECODER, DECODER_SIZES, "ernie4_5", ernie_fields),

@@ -20,6 +20,7 @@ from glassformer.checkpoint.gguf_writer import OutputTensor
 from glassformer.checkpoint.stored_tensors import BufferedFile, StoredTensor
 from glassformer.ground.errors import ConfigError, InputError
 from glassformer.ops.attend import Attend
+from glassformer.ops.experts import Route
 
 ARCHITECTURES: Mapping[str, str] = {
     "llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "smollm3": "smollm3", "gemma": "gemma",
@@ -27,11 +28,12 @@ ARCHITECTURES: Mapping[str, str] = {
     "starcoder2": "starcoder2", "gpt2": "gpt2", "gpt_neox": "gptneox", "mixtral": "llama", "qwen3_moe": "qwen3moe",
     "olmoe": "olmoe", "gpt_oss": "gpt-oss", "exaone4": "exaone4", "glm4": "glm4", "cohere": "command-r",
     "seed_oss": "seed_oss", "ernie4_5": "ernie4_5", "hunyuan_v1_dense": "hunyuan-dense", "arcee": "arcee",
-    "qwen2_moe": "qwen2moe",
+    "qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe",
 }  # fmt: skip
 WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
     "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "qwen3_moe", "olmoe", "hunyuan_v1_dense",
 )  # fmt: skip
+GATING = {"softmax": 1, "sigmoid": 2}  # what shares are made of a router's scores by
 ADVICE = "Keep the checkpoint as it is; load(…, weights=…) packs its weights all the same."
 
 
@@ -65,6 +67,8 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
         metadata |= {**lengths, **_rope_scaling(rope)}
     if config.model_type == "gemma3_text":
         metadata |= _gemma3(config)
+    if any(name == "n_group" for name in table.sizes.values()):
+        metadata["expert_gating_func"] = GATING[next((op.options["how"] for op in plan.ops_of(Route)), "sigmoid")]
     if config.model_type in ("olmo3", "exaone4") and windows:
         metadata["attention.sliding_window_pattern"] = [config.is_local(layer) for layer in range(config.num_hidden_layers)]
     return metadata

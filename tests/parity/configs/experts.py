@@ -9,6 +9,10 @@ from typing import Any
 from tests.parity.configs.decoders import DECODER_HEADS, ROPES, SMALL
 
 EXPERTS: dict[str, Any] = {"num_experts": 5, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.1}
+GROUPED: dict[str, Any] = {
+    "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 36, "n_shared_experts": 2, "n_group": 3,
+    "topk_group": 2, "routed_scaling_factor": 1.7, "first_k_dense_replace": 1,
+}  # fmt: skip
 TINY: dict[str, dict[str, Any]] = {
     "mixtral": {**SMALL, "num_local_experts": 5, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.1},
     "qwen3_moe": {**SMALL, **EXPERTS, "moe_intermediate_size": 36, "norm_topk_prob": True, "mlp_only_layers": [1]},
@@ -21,11 +25,15 @@ TINY: dict[str, dict[str, Any]] = {
         **SMALL, "num_local_experts": 5, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.1, "sliding_window": 5,
         "swiglu_limit": 0.8,
     },
+    "glm4_moe": {
+        **SMALL, **GROUPED, "use_qk_norm": True, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
+    },
 }  # fmt: skip
 NOT_ON_GPU = dict.fromkeys(TINY, "has experts")
 NOT_SPLIT = {**dict.fromkeys(TINY, "it has experts"), "olmoe": "q_norm needs all of what would be divided"}
 HEADS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("mixtral", "qwen3_moe", "qwen2_moe", "gpt_oss"), DECODER_HEADS), "olmoe": ("base", "causal"),
+    **dict.fromkeys(("mixtral", "qwen3_moe", "qwen2_moe", "gpt_oss"), DECODER_HEADS),
+    **dict.fromkeys(("olmoe", "glm4_moe"), ("base", "causal")),
 }  # fmt: skip
 
 
@@ -80,6 +88,29 @@ def _gpt_oss(draw: random.Random) -> dict[str, Any]:
     return {**config, "num_local_experts": config.pop("num_experts"), **own}
 
 
+def _grouped(draw: random.Random, **own: Any) -> dict[str, Any]:
+    """Experts in groups, a few of which are kept; and some that all tokens go to."""
+    groups, size = draw.choice([(1, 5), (2, 3), (4, 2)])
+    kept = draw.randint(1, groups)
+    config = _experts(
+        draw, n_group=groups, topk_group=kept, num_experts_per_tok=draw.randint(1, kept * size),
+        n_shared_experts=draw.randint(1, 2), moe_intermediate_size=draw.choice([8, 40]),
+        routed_scaling_factor=draw.choice([1.0, 2.5]), norm_topk_prob=draw.random() < 0.7, **own,
+    )  # fmt: skip
+    del config["num_experts"]
+    first = draw.randint(0, config["num_hidden_layers"])
+    return {**config, "n_routed_experts": groups * size, "first_k_dense_replace": first}
+
+
+def _glm4_moe(draw: random.Random) -> dict[str, Any]:
+    config = _grouped(
+        draw, head_dim=draw.choice([8, 16]), attention_bias=draw.random() < 0.5, use_qk_norm=draw.random() < 0.5
+    )
+    share = draw.choice([{}, {"partial_rotary_factor": 0.5}, {"partial_rotary_factor": 1.0}])
+    return {**config, "rope_parameters": {**config["rope_parameters"], **share}}
+
+
 RANDOM: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "qwen2_moe": _qwen2_moe, "olmoe": _olmoe, "gpt_oss": _gpt_oss,
+    "glm4_moe": _glm4_moe,
 }  # fmt: skip
