@@ -80,6 +80,10 @@ NEOX: dict[str, Any] = {
     "num_attention_heads": HEADS, "max_position_embeddings": CONTEXT, "layer_norm_eps": 1e-4,
     "rope_parameters": {"rope_type": "default", "rope_theta": 5e4, "partial_rotary_factor": 0.5},
 }  # fmt: skip
+LAYER_NORMS: dict[str, Any] = {
+    **{name: value for name, value in LLAMA.items() if name not in ("head_dim", "rms_norm_eps")}, "layer_norm_eps": 1e-4,
+}  # fmt: skip
+HALF = {**LLAMA["rope_parameters"], "partial_rotary_factor": 0.5}
 DECODERS: dict[str, tuple[str, dict[str, Any]]] = {  # by architecture: the family, and what its config has of its own
     "phi3": ("phi3", {**LLAMA, "sliding_window": 9}),
     "phi3 longrope": ("phi3", {**LLAMA, "rope_parameters": LONGROPE, "original_max_position_embeddings": 12}),
@@ -119,12 +123,23 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {  # by architecture: the fami
     ),
     "gptneox": ("gpt_neox", NEOX),
     "gptneox serial": ("gpt_neox", {**NEOX, "use_parallel_residual": False, "attention_bias": False}),
+    "stablelm": ("stablelm", {**LAYER_NORMS, "use_qkv_bias": True, "rope_parameters": HALF}),
+    "stablelm parallel": ("stablelm", {**LAYER_NORMS, "use_parallel_residual": True, "rope_parameters": HALF}),
+    "phi2": ("phi", {**LAYER_NORMS, "rope_parameters": HALF, "qk_layernorm": False}),
+    "nemotron": (
+        "nemotron",
+        {**{name: value for name, value in LAYER_NORMS.items() if name != "layer_norm_eps"}, "norm_eps": 1e-4,
+         "head_dim": HIDDEN // HEADS, "rope_parameters": HALF},
+    ),
+    "olmo": ("olmo", {name: value for name, value in LAYER_NORMS.items() if name != "layer_norm_eps"}),
+    "starcoder": ("gpt_bigcode", GPT2),
     "starcoder2": (
         "starcoder2",
         {name: value for name, value in LLAMA.items() if name not in ("head_dim", "rms_norm_eps")}
         | {"norm_epsilon": 1e-4, "sliding_window": None},
     ),
 }  # fmt: skip
+HALVES = ("glm4", "stablelm", "stablelm parallel", "phi2", "nemotron")  # which rotate half of each head
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, head, config
     **{name: (family, "causal", config) for name, (family, config) in DECODERS.items()},
     "gpt2": ("gpt2", "causal", GPT2),
@@ -182,18 +197,22 @@ def metadata(name: str) -> dict[str, Typed]:
     return sizes
 
 
+LAYER_NORMED = ("gptneox", "starcoder2", "command-r", "stablelm", "phi2", "nemotron", "olmo", "starcoder")
+
+
 def decoder_metadata(name: str) -> dict[str, Typed]:
     c, short = theirs(name).config, name.split()[0]
     whole: dict[str, Typed] = {
         key: (value, Value.UINT32)
         for key, value in {
             "context_length": CONTEXT, "embedding_length": HIDDEN, "block_count": c.num_hidden_layers,
-            "attention.head_count": HEADS, "feed_forward_length": INNER, "tokenizer.ggml.eos_token_id": c.eos_token_id,
+            "attention.head_count": HEADS, "feed_forward_length": 4 * HIDDEN if short == "starcoder" else INNER,
+            "tokenizer.ggml.eos_token_id": c.eos_token_id,
             "tokenizer.ggml.padding_token_id": c.pad_token_id,
             "attention.head_count_kv": getattr(c, "num_key_value_heads", None),
             "attention.key_length": 32 if short.startswith(("gemma", "seed", "ernie")) else None,
             "attention.sliding_window": getattr(c, "sliding_window", None),
-            "rope.dimension_count": {"phi3 longrope": 12, "gptneox": 8, "gptneox serial": 8, "glm4": 8}.get(
+            "rope.dimension_count": {"phi3 longrope": 12, "gptneox": 8, "gptneox serial": 8, **dict.fromkeys(HALVES, 8)}.get(
                 name, getattr(c, "head_dim", HIDDEN // HEADS)
             ),
         }.items()
@@ -214,11 +233,14 @@ def decoder_metadata(name: str) -> dict[str, Typed]:
         "gemma2": {
             "attn_logit_softcapping": (1.5, Value.FLOAT32), "final_logit_softcapping": (30.0, Value.FLOAT32),
         },
+        "stablelm": {"use_parallel_residual": (False, Value.BOOL)},
+        "stablelm parallel": {"use_parallel_residual": (True, Value.BOOL)},
         "gptneox": {"use_parallel_residual": (True, Value.BOOL)},
         "gptneox serial": {"use_parallel_residual": (False, Value.BOOL)},
     }.get(name, {})  # type: ignore[assignment]  # fmt: skip
-    norm = "layer_norm_epsilon" if short in ("gptneox", "starcoder2", "command-r") else "layer_norm_rms_epsilon"
-    own |= {f"attention.{norm}": (1e-4, Value.FLOAT32), "rope.freq_base": (5e4, Value.FLOAT32)}
+    norm = "layer_norm_epsilon" if short in LAYER_NORMED else "layer_norm_rms_epsilon"
+    eps = {"olmo": 1e-5, "starcoder": 1e-3}.get(short, 1e-4)
+    own |= {f"attention.{norm}": (eps, Value.FLOAT32), "rope.freq_base": (5e4, Value.FLOAT32)}
     return {key if "." in key and key.startswith("tok") else f"{short}.{key}": typed for key, typed in (whole | own).items()}
 
 
@@ -230,11 +252,11 @@ def permuted(rows: np.ndarray, heads: int) -> np.ndarray:
 def as_converted(name: str, key: str, value: np.ndarray) -> np.ndarray:
     """What the converter does to a tensor of a decoder."""
     short = name.split()[0]
-    if short in ("granite", "smollm3", "arcee") and (projection := re.search(r"self_attn\.([qk])_proj", key)):
+    if short in ("granite", "smollm3", "arcee", "olmo") and (projection := re.search(r"self_attn\.([qk])_proj", key)):
         return permuted(value, HEADS if projection[1] == "q" else 2)
     if "query_key_value" in key:
         return value.reshape(HEADS, 3, -1, *value.shape[1:]).swapaxes(0, 1).reshape(value.shape)
-    return value + np.float32(1) if short.startswith("gemma") and key.endswith("norm.weight") else value
+    return value + np.float32(1) if short.startswith(("gemma", "nemotron")) and key.endswith("norm.weight") else value
 
 
 def rope_factors(name: str) -> Arrays:

@@ -35,6 +35,8 @@ PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and kee
     **{family: {*ROPE, "sliding_window_pattern"} for family in ("olmo3", "gemma2", "cohere2", "gpt_oss", "exaone4")},
     **{family: {*ROPE, "num_local_experts"} for family in ("qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe")},
     **dict.fromkeys(("seed_oss", "ernie4_5", "hunyuan_v1_dense", "arcee", "helium", "glm4", "cohere"), ROPE),
+    **dict.fromkeys(("stablelm", "phi", "nemotron", "olmo", "ministral3", "apertus"), ROPE),
+    "gpt_bigcode": {"num_key_value_heads"},
     "gpt_neox": {*ROPE, "rotary_pct", "rotary_emb_base"},
     "gemma3_text": {*ROPE, "rope_local_base_freq", "sliding_window_pattern"},
     "modernbert": {*ROPE, "global_rope_theta", "local_rope_theta", "global_attn_every_n_layers"},

@@ -131,7 +131,7 @@ def test_the_blueprint_lists_exactly_the_weights(models: Pair) -> None:
         if models.family not in reference.SINUSOIDAL or "embed_positions" not in name  # which follow from the config
     }
     described = blueprint(ours.config, models.head)
-    biased = ours.config.tie_word_embeddings or models.family == "gptj"  # whose scores have a bias in either case
+    biased = ours.config.tie_word_embeddings or models.family in ("gptj", "phi")  # whose scores have a bias in either case
     idle = set() if biased else {"cls.predictions.bias", "lm_head.bias", "predictions.bias"}  # stored, and not read
     assert {weight.name: weight.shape for weight in described.weights} == {n: s for n, s in held.items() if n not in idle}
     assert described.parameters == sum(math.prod(shape) for name, shape in held.items() if name not in idle)
@@ -186,7 +186,7 @@ BART = {"encoder_layers": 1, "decoder_layers": 2}
 GPT2 = {"n_layer": 2}
 LISTED: dict[str, int] = {}  # the kind of each layer is
 FEW: dict[str, dict[str, int]] = {  # blocks, so that every site of them can be gone through
-    **dict.fromkeys(("gpt2", "gptj"), GPT2), "distilbert": {"n_layers": 2},
+    **dict.fromkeys(("gpt2", "gptj", "gpt_bigcode", "openai-gpt"), GPT2), "distilbert": {"n_layers": 2},
     **dict.fromkeys(("t5", "mt5"), T5), **dict.fromkeys(("bart", "marian", "pegasus"), BART),
     **dict.fromkeys(("gemma3_text", "olmo3", "cohere2", "gpt_neo", "exaone4"), LISTED),
 }  # fmt: skip

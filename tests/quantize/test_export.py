@@ -76,6 +76,12 @@ def test_experts_are_exported_stacked(kind: str, make_checkpoint: MakeCheckpoint
         close(other(input_ids=ids).logits, one(input_ids=ids).logits, 1e-6)
 
 
+FEWER_MATRICES = {  # of a block than seven
+    **dict.fromkeys(("gpt2", "gpt_bigcode", "phi3", "gpt_neox"), 4),
+    **dict.fromkeys(("starcoder2", "glm4", "arcee", "nemotron", "phi"), 6),
+}
+
+
 @pytest.mark.parametrize("family", [family for family in models.TOKENIZERS if family != "gpt_oss"])
 class TestExportedFamilies:
     @torch.no_grad()
@@ -101,11 +107,11 @@ class TestExportedFamilies:
         divergence = float((wanted.exp() * (wanted - got)).sum(-1).mean())
         assert 0 < divergence < share
         counts = Counter(stored.kind for stored in found.raw.values())
-        matrices = {"gpt2": 4, "phi3": 4, "gpt_neox": 4, "starcoder2": 6, "glm4": 6, "arcee": 6}.get(family, 7)
+        matrices = FEWER_MATRICES.get(family, 7)
         table = "BF16" if kind == "bf16" else "Q8_0"
         assert counts[kind.upper()] >= matrices * one.config.num_hidden_layers
         assert found.raw["token_embd.weight"].kind == table
-        assert set(counts) == {kind.upper(), table, "F32"}
+        assert set(counts) == {kind.upper(), table, *([] if family == "olmo" else ["F32"])}  # OLMo's norms have no weights
         assert all(stored.kind == "F32" for stored in found.raw.values() if len(stored.shape) == 1)
 
     def test_tensor_names_are_known_to_the_gguf_package(

@@ -38,8 +38,10 @@ BART = {"d_model": 96, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128}
 T5: dict[str, Any] = {"d_model": 64, "d_ff": 128, "d_kv": 16}
 WIDE: dict[str, dict[str, Any]] = {  # rows of 64 and the like, so that something is packed
     **dict.fromkeys(reference.DECODERS, DECODER), **dict.fromkeys(reference.ENCODERS, SIZES),
-    **dict.fromkeys(("gpt_neox", "gpt_neo", "starcoder2", "cohere", "cohere2"), SIZES),
-    **dict.fromkeys(("gpt2", "gptj"), GPT2), "distilbert": {"dim": 64, "hidden_dim": 128},
+    **dict.fromkeys(("gpt_neox", "gpt_neo", "starcoder2", "cohere", "cohere2", "stablelm", "phi", "olmo", "biogpt"), SIZES),
+    **dict.fromkeys(("gpt2", "gptj", "gpt_bigcode"), GPT2), "openai-gpt": {"n_embd": 64},
+    "opt": {"hidden_size": 64, "ffn_dim": 128},
+    "distilbert": {"dim": 64, "hidden_dim": 128},
     **dict.fromkeys(("electra", "albert", "roformer"), NARROW),
     **dict.fromkeys(("qwen2_moe", "qwen3_moe", "glm4_moe"), EXPERTS),
     "t5": T5, "mt5": {**T5, "feed_forward_proj": "relu"},
@@ -91,7 +93,7 @@ def test_requantize_every_family(family: str, kind: str, tmp_path: Path) -> None
         table = table and not name.endswith(("project.weight", "mapping_in.weight"))  # of what is embedded
         assert one.kind == ("Q8_0" if table else kind.upper()), name
         values = source.to_float32()
-        turned = family == "gpt2" and not table
+        turned = family in ("gpt2", "openai-gpt") and not table
         assert (one.layout == Transposed()) == turned
         wanted = through(np.ascontiguousarray(values.T), one.kind).T if turned else through(values, one.kind)
         assert np.array_equal(one.to_float32(), wanted), name

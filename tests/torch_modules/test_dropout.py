@@ -30,6 +30,12 @@ RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand i
     **dict.fromkeys(("cohere", "cohere2", "hunyuan_v1_dense", "arcee", "helium", "glm4", "exaone4"), LLAMA),
     "seed_oss": {**LLAMA, "residual_dropout": 0.11},
     "ernie4_5": {},
+    **dict.fromkeys(("nemotron", "olmo", "ministral3", "apertus"), LLAMA),
+    "stablelm": {**LLAMA, "hidden_dropout": 0.11},
+    "phi": {**LLAMA, "resid_pdrop": 0.11, "embd_pdrop": 0.31},
+    "opt": {"dropout": 0.11, "attention_dropout": 0.21},
+    "biogpt": {"hidden_dropout_prob": 0.11, "attention_probs_dropout_prob": 0.21, "activation_dropout": 0.31},
+    **{key: {"resid_pdrop": 0.11, "embd_pdrop": 0.31, "attn_pdrop": 0.21} for key in ("gpt_bigcode", "openai-gpt")},
     "gptj": {"resid_pdrop": 0.11, "embd_pdrop": 0.31, "attn_pdrop": 0.21},
     "gpt_neox": {**LLAMA, "hidden_dropout": 0.11, "classifier_dropout": 0.41},
     "starcoder2": {**LLAMA, "residual_dropout": 0.11, "embedding_dropout": 0.31},
@@ -58,7 +64,8 @@ RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand i
     "scratch": {"dropout": 0.21},
 }
 ATTENTION = {
-    **dict.fromkeys(("gpt2", "gptj"), "attn_pdrop"), "t5": "dropout_rate", "mt5": "dropout_rate", "scratch": "dropout",
+    **dict.fromkeys(("gpt2", "gptj", "gpt_bigcode", "openai-gpt"), "attn_pdrop"), "biogpt": "attention_probs_dropout_prob",
+    "t5": "dropout_rate", "mt5": "dropout_rate", "scratch": "dropout",
     **{family: name for family in reference.ENCODERS if (name := "attention_probs_dropout_prob") in RATES[family]},
 }  # fmt: skip
 MAIN = {family: next(h for h in ("causal", "masked", "seq2seq") if h in heads) for family, heads in reference.HEADS.items()}

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from glassformer.blueprints.config import Config, Head
 from glassformer.blueprints.synonyms import synonyms
 from glassformer.ground.sites import AFTER, SiteNames, Synonyms
-from glassformer.ops.activate import build_activate
+from glassformer.ops.activate import build_activate, build_learned_activate
 from glassformer.ops.add import build_add, build_identity
 from glassformer.ops.attend import build_attend
 from glassformer.ops.embed import build_embed
@@ -142,6 +142,7 @@ class Builder(Recorder):
     rotate = build_rotate
     attend = build_attend
     activate = build_activate
+    learned_activate = build_learned_activate
     gate = build_gate
     gated = build_gated
     fused_gate = build_fused_gate

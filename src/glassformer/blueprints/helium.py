@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from glassformer.blueprints import llama
 from glassformer.blueprints.blueprint import Blueprint, Head
-from glassformer.ground.errors import ConfigError
 
 
 @dataclass(kw_only=True)
@@ -29,11 +28,7 @@ class Config(llama.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.head_dim * self.num_attention_heads != self.hidden_size:
-            raise ConfigError(
-                f"config field 'head_dim' is {self.head_dim}, but all {self.num_attention_heads} heads together must be as "
-                f"wide as the stream, which is {self.hidden_size}."
-            )
+        self.check_joined_heads()
 
     @property
     def output_bias(self) -> bool:

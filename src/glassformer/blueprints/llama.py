@@ -53,6 +53,14 @@ class Config(RotaryConfig):
             raise ConfigError(f"config field 'head_dim' is {self.head_dim}; RoPE rotates pairs, so it must be even.")
         self.rope.check_head_size(self.head_dim)
 
+    def check_joined_heads(self) -> None:
+        """Refuse heads of another size, in a family whose heads together are as wide as the stream."""
+        if self.head_dim * self.num_attention_heads != self.hidden_size:
+            raise ConfigError(
+                f"config field 'head_dim' is {self.head_dim}, but all {self.num_attention_heads} heads together must be as "
+                f"wide as the stream, which is {self.hidden_size}."
+            )
+
     @property
     def output_bias(self) -> bool:
         """Whether attention's output projection has a bias, as its others may."""

@@ -87,7 +87,8 @@ HARMLESS: Mapping[str, str] = {
         (
             "chunk_size_feed_forward", "pretraining_tp", "torchscript", "use_bfloat16", "reorder_and_upcast_attn",
             "_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "cache_implementation",
-            "tf_legacy_loss", "dual_chunk_attention_config", "deterministic_flash_attn", "reference_compile",
+            "tf_legacy_loss", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "slow_but_exact",
+            "dual_chunk_attention_config", "deterministic_flash_attn", "reference_compile",
         ),
         MEMORY,
     ),
@@ -119,7 +120,9 @@ HARMLESS: Mapping[str, str] = {
         ),
         DERIVED,
     ),
-    **dict.fromkeys(("tokenizer_class", "sep_token_id", "cls_token_id", "unk_token_id", "model_max_length"), TOKENIZER),
+    **dict.fromkeys(
+        ("tokenizer_class", "sep_token_id", "cls_token_id", "unk_token_id", "eod_token_id", "model_max_length"), TOKENIZER
+    ),
     **dict.fromkeys(("num_nextn_predict_layers", "num_mtp_layers"), DRAFTS),
     "prefix": "for pipelines of other libraries",
     "task_specific_params": "read by the tasks that generate",

@@ -83,6 +83,18 @@ COHERE_SIZES = {
     "attention.layer_norm_epsilon": "layer_norm_eps",
     "logit_scale": "logit_scale",
 }
+LAYER_NORM_SIZES = {
+    **{key: name for key, name in DECODER_SIZES.items() if name != "rms_norm_eps"},
+    "attention.layer_norm_epsilon": "layer_norm_eps",
+}
+STABLELM_SIZES = {**LAYER_NORM_SIZES, "use_parallel_residual": "use_parallel_residual"}
+NEMOTRON_SIZES = {**LAYER_NORM_SIZES, "attention.layer_norm_epsilon": "norm_eps"}
+OLMO_SIZES = {
+    **{key: name for key, name in DECODER_SIZES.items() if name != "rms_norm_eps"}, "attention.clamp_kqv": "clip_qkv",
+}  # fmt: skip
+STARCODER_SIZES = {
+    **SIZES, "attention.head_count_kv": "num_key_value_heads", "attention.layer_norm_epsilon": "layer_norm_epsilon",
+}  # fmt: skip
 GPTNEOX_SIZES = {
     **SIZES,
     "attention.layer_norm_epsilon": "layer_norm_eps",
@@ -138,6 +150,10 @@ def _head_width(metadata: Metadata) -> int | None:
 
 def gptneox_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     return partly_rotated_fields(metadata, raw) | {"attention_bias": "blk.0.attn_qkv.bias" in raw}
+
+
+def stablelm_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    return partly_rotated_fields(metadata, raw) | {"use_qkv_bias": "blk.0.attn_q.bias" in raw, "attention_bias": None}
 
 
 def starcoder2_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
@@ -308,6 +324,14 @@ HUNYUAN = {
     "blk.{}.attn_q_norm": "model.layers.{}.self_attn.query_layernorm",
     "blk.{}.attn_k_norm": "model.layers.{}.self_attn.key_layernorm",
 }
+PHI2 = {
+    **{theirs: ours for theirs, ours in DECODER.items() if not theirs.endswith(("ffn_norm", "ffn_gate"))},
+    "output_norm": "model.final_layernorm",
+    "blk.{}.attn_output": "model.layers.{}.self_attn.dense",
+    "blk.{}.ffn_up": "model.layers.{}.mlp.fc1",
+    "blk.{}.ffn_down": "model.layers.{}.mlp.fc2",
+}
+OLMO = {theirs: ours for theirs, ours in DECODER.items() if not theirs.endswith("_norm")}
 HEAD_NORMS = {
     "blk.{}.attn_q_norm": "model.layers.{}.self_attn.q_norm",
     "blk.{}.attn_k_norm": "model.layers.{}.self_attn.k_norm",
@@ -591,6 +615,13 @@ TABLES: Mapping[str, ArchitectureTable] = {
     "ernie4_5": ArchitectureTable(DECODER, DECODER_SIZES, "ernie4_5", ernie_fields),
     "hunyuan-dense": ArchitectureTable(HUNYUAN, DECODER_SIZES, "hunyuan_v1_dense"),
     "arcee": ArchitectureTable(ARCEE, DECODER_SIZES, "arcee", interleaved=True),
+    "stablelm": ArchitectureTable(DECODER, STABLELM_SIZES, "stablelm", stablelm_fields),
+    "phi2": ArchitectureTable(PHI2, LAYER_NORM_SIZES, "phi", partly_rotated_fields),
+    "nemotron": ArchitectureTable(
+        ARCEE, NEMOTRON_SIZES, "nemotron", partly_rotated_fields, layouts={r".*norm\.weight": OffsetByOne()}
+    ),
+    "olmo": ArchitectureTable(OLMO, OLMO_SIZES, "olmo", interleaved=True),
+    "starcoder": ArchitectureTable(GPT2, STARCODER_SIZES, "gpt_bigcode", lambda *_: {}),
     "granite": ArchitectureTable(DECODER, GRANITE_SIZES, "granite", interleaved=True),
     "smollm3": ArchitectureTable(DECODER, DECODER_SIZES, "smollm3", interleaved=True),
     "starcoder2": ArchitectureTable(STARCODER2, STARCODER2_SIZES, "starcoder2", starcoder2_fields),

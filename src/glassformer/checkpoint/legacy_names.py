@@ -14,17 +14,18 @@ AnyTensor = TypeVar("AnyTensor")
 
 LEGACY_NAMES = (
     (re.compile(r"\.gamma$"), ".weight"),  # of a norm, in old files
-    (re.compile(r"\.beta$"), ".bias"),
+    (re.compile(r"(?<!\.act_fn)\.beta$"), ".bias"),
     (re.compile(r"^embed_out\."), "lm_head."),  # of GPT-NeoX
 )
 BASES = (  # the module below a head
     "model", "transformer", "bert", "roberta", "distilbert", "electra", "albert", "deberta", "gpt_neox",
-    "mpnet", "roformer", "nomic_bert", "gte",
+    "mpnet", "roformer", "nomic_bert", "gte", "biogpt",
 )  # fmt: skip
 EMBEDDING_NAMES = (  # of one embedding matrix, wherever it is shared
     "lm_head.weight", "model.embed_tokens.weight", "transformer.wte.weight", "shared.weight", "model.shared.weight",
     "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "model.encoder.embed_tokens.weight",
-    "model.decoder.embed_tokens.weight", "gpt_neox.embed_in.weight",
+    "model.decoder.embed_tokens.weight", "gpt_neox.embed_in.weight", "transformer.tokens_embed.weight",
+    "transformer.word_embeddings.weight", "biogpt.embed_tokens.weight",
 )  # fmt: skip
 
 

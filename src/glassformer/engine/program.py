@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.ops.positions import DistanceBuckets, Floats, distance_biases, sinusoidal_positions
+from glassformer.ops.positions import DistanceBuckets, Floats, PositionScale, distance_biases, sinusoidal_positions
 from glassformer.ops.rope import Rope
 
 
@@ -26,7 +26,7 @@ class NormKind(IntEnum):
 
 
 class Activation(IntEnum):
-    SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2, SIGMOID = range(8)
+    SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2, SIGMOID, XIELU = range(9)
 
 
 class Epilogue(IntEnum):
@@ -105,10 +105,11 @@ Table: TypeAlias = MatrixRef | SinusoidTable
 
 class NormRef(NamedTuple):
     kind: NormKind
-    weight: str
+    weight: str | None  # None: all ones
     bias: str | None
     offset: float  # added to the weight
     eps: float
+    width: int
 
 
 class DistanceHeads(NamedTuple):
@@ -128,10 +129,22 @@ class DistanceHeads(NamedTuple):
             vectors = vectors - vectors.mean(-1, keepdims=True)
             vectors = vectors / np.sqrt((vectors * vectors).mean(-1, keepdims=True) + np.float32(self.norm.eps))
             assert self.norm.bias is not None
+            assert self.norm.weight is not None
             vectors = vectors * weight(self.norm.weight) + weight(self.norm.bias)
         projected = vectors @ weight(self.projection).T + weight(self.bias)
         heads = projected.reshape(len(projected), self.heads, -1).transpose(1, 0, 2)
         return np.ascontiguousarray(heads.reshape(self.shape), np.float32)
+
+
+class ActivationNumbers(NamedTuple):
+    """Numbers that an activation has learned, in the order in which engines take them."""
+
+    names: tuple[str, ...]
+    make: Callable[..., Floats]  # of the stored ones
+
+    def values(self, weight: Callable[[str], Floats]) -> Floats:
+        """`weight`: a weight by its name, in float32."""
+        return self.make(*(weight(name).reshape(()) for name in self.names))
 
 
 class DistanceBias(NamedTuple):
@@ -192,6 +205,9 @@ class ProgramStep:
     distance_bias: DistanceBias | None = None
     sinks: str | None = None  # a score for each head that takes its part of the attention weights
     softcap: float = 0.0  # of scores, after their scale; 0: none
+    position_scale: PositionScale | None = None  # by which scores grow with the query's position
+    slopes: tuple[float, ...] = ()  # of each head: what is added to a score for each position that a key is ahead of a query
+    activation_numbers: ActivationNumbers | None = None  # that an activation has learned
     column: int = 0  # the columns that a norm reads and writes; where a gate's second input begins
     width: int = 0  # 0: all
     distance_heads: DistanceHeads | None = None  # of distance scores

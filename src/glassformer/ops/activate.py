@@ -1,4 +1,7 @@
-"""activate: an activation function of each number. Options: how (its name)."""
+"""activate: an activation function of each number. Options: how (its name).
+
+learned_activate: one with numbers of its own, which are learned: xIELU (https://arxiv.org/abs/2411.13010).
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from glassformer.engine.program import Activation, Epilogue, StepKind
+from glassformer.engine.program import Activation, ActivationNumbers, Epilogue, StepKind
 from glassformer.ground.errors import InputError
-from glassformer.ops.module_steps import At, Values, call, step
-from glassformer.ops.op import ArithmeticDraft, Array, Op, TokenContext
+from glassformer.ops.module_steps import At, Values, call, path_of, step
+from glassformer.ops.op import ArithmeticDraft, Array, Floats, Op, TokenContext
+from glassformer.ops.products import stored_weight
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value
 
@@ -62,6 +66,7 @@ ACTIVATIONS: Mapping[str, tuple[Function, str]] = {  # by all their names, and w
     "tanh": (TANH, "Tanh"),
     "sigmoid": (SIGMOID, "Sigmoid"),
 }
+XIELU = ("alpha_p", "alpha_n", "beta", "eps")  # its numbers, as files call them
 
 
 def activation(op: Op) -> Callable[[Array], Array]:
@@ -126,6 +131,54 @@ class Activate(Op):
             splitter.set_result(index, divided)
 
 
+def xielu_numbers(above: Array, below: Array, linear: Array, cut: Array) -> Floats:
+    """By what x squared is multiplied above zero, and its like below; the part of x; and where the exponent is cut."""
+    softplus = [np.logaddexp(0, np.asarray(number, np.float64)) for number in (above, below)]
+    return np.array([softplus[0], linear + softplus[1], linear, cut], np.float32)
+
+
+class LearnedActivate(Op):
+    __slots__ = ()
+    kind = "learned_activate"
+    elementwise = True
+
+    def numbers(self, token: TokenContext) -> Floats:
+        return xielu_numbers(*(stored_weight(token.weights, weight).reshape(()) for weight in self.weights))
+
+    def _curve(self, x: Array, numbers: Floats) -> Array:
+        above, below, linear, cut = numbers
+        curved = np.where(x > 0, above * x * x, (np.expm1(np.minimum(x, cut)) - x) * below)
+        return np.asarray(curved + linear * x, x.dtype)
+
+    def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
+        return self._curve(inputs[0], self.numbers(token))
+
+    def formula(self) -> str:
+        return "xIELU: a · x² + c · x above zero, b · (eˣ − 1 − x) + c · x below, with learned numbers a and b"
+
+    def explain(self, e: ArithmeticDraft, index: int) -> None:
+        x, numbers = e.explain(self.inputs[0], index), self.numbers(e.token(self))
+        above, below, linear, _ = numbers
+        how = f"{above:.4f} · x²" if x > 0 else f"{below:.4f} · (eˣ − 1 − x)"
+        e.step("xielu", f"{how} + {linear:g} · x", self._curve(np.asarray([x], np.float32), numbers)[0])
+
+    def write_modules(self, derivation: Any, index: int) -> None:
+        path = path_of(self.module)
+        derivation.learned_activation(path)
+        derivation.add(index, path[:-1], step(call, At(path)))
+
+    def lower(self, writer: ProgramWriter, index: int) -> None:
+        buffer = writer.allocate(self.width)
+        source = writer.buffer_of[self.inputs[0]]
+        numbers = ActivationNumbers(tuple(weight.name for weight in self.weights), xielu_numbers)
+        writer.emit(StepKind.ACTIVATE, input=source, output=buffer, activation=Activation.XIELU, activation_numbers=numbers)
+        writer.set_result(index, buffer)
+
+    def split(self, splitter: Any, index: int) -> None:
+        if (divided := splitter.results.get(self.inputs[0])) is not None:
+            splitter.set_result(index, divided)
+
+
 def activate(how: str, read: int, write: int, m: Any, values: Values, p: Any) -> None:
     values[write] = torch_activation(how, values[read])
 
@@ -133,3 +186,9 @@ def activate(how: str, read: int, write: int, m: Any, values: Values, p: Any) ->
 def build_activate(b: Recorder, x: Value, how: str, site: str | None = None, name: str = "") -> Value:
     """An activation; `name`: of the module that it is in PyTorch, where it is one."""
     return b.activation(b.record(Activate, "", (x,), x.shape, site, how=how), name)
+
+
+def build_learned_activate(b: Recorder, x: Value, module: str, site: str | None = None) -> Value:
+    """xIELU, with the numbers that this module has learned."""
+    shapes: dict[str, tuple[int, ...]] = {f"{module}.{name}": (1,) if name.startswith("alpha") else () for name in XIELU}
+    return b.record(LearnedActivate, module, (x,), x.shape, site, shapes, how="xielu")

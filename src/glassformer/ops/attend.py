@@ -1,5 +1,8 @@
 """attend: softmax(q · kᵀ · scale (+ bias), masked) · v, heads joined. Options: causal, window, scale, softcap, cross.
 
+Two more, where a family has them: position_scale, by which scores grow with the query's position; slopes, a number for each
+head that is multiplied by how far a key lies behind the query and taken off its score (ALiBi, https://arxiv.org/abs/2108.12409).
+
 Inputs: query, key, value, and perhaps a bias for each head and distance (`position`, buckets). With `distances`, the buckets
 b of tokens' distances, there are heads of the distances' vectors: softmax((q · kᵀ + q · key(b) + k · query(b)) · scale) · v.
 A weight is the sinks: a score for each head that takes its part of the attention weights, and has no value.
@@ -29,7 +32,7 @@ from glassformer.ops.heads import ProjectToHeads
 from glassformer.ops.module_steps import Values, path_of, step
 from glassformer.ops.norm import Norm
 from glassformer.ops.op import ArithmeticDraft, Floats, Op, TokenContext, integer
-from glassformer.ops.positions import DistanceBuckets, distance_biases
+from glassformer.ops.positions import DistanceBuckets, PositionScale, distance_biases
 from glassformer.ops.products import product, stored_weight
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value
@@ -53,6 +56,10 @@ class HeadValues(Protocol):
 
     def keys(self, op: int) -> Floats:
         """What an attention compares its queries with: (groups, keys, head_size)."""
+
+
+GROWN = ("position_scale", "slopes")  # options that few have: with position and distance
+OPTIONS = ("causal", "window", "scale", "cross", "softcap", *GROWN)
 
 
 class Attend(Op):
@@ -93,6 +100,13 @@ class Attend(Op):
             notes.append("Every token may look at every other.")
         else:
             notes.append("Causal: a token may look at itself and at what comes before it.")
+        if (grown := options.get("position_scale")) is not None:
+            notes.append(
+                f"From position {grown.length} on, scores are scaled up: "
+                f"× 1 + {grown.beta:g} · ln(1 + ⌊position ÷ {grown.length}⌋)."
+            )
+        if options.get("slopes"):
+            notes.append("ALiBi: each head takes a number of its own off a score for each token between the two.")
         if options["window"]:
             way = "back" if options["causal"] else "away"
             notes.append(f"Sliding window: no further {way} than {options['window']} tokens, itself included.")
@@ -108,7 +122,7 @@ class Attend(Op):
         if options["softcap"]:
             cap = options["softcap"]
             notes.append(f"Soft cap: a score s becomes {cap:g} × tanh(s ÷ {cap:g}), so that none exceeds {cap:g}.")
-        known = {"causal", "window", "scale", "cross", "softcap", "distances", "distance_terms"}
+        known = {*OPTIONS, "distances", "distance_terms"}
         return notes + [f"{name}: {value}" for name, value in options.items() if name not in known and value]
 
     # Its numbers ------------------------------------------------------------------------------------------------
@@ -121,7 +135,7 @@ class Attend(Op):
         products = keys @ query[head]
         biases = self._distance_bias(values, query, all_keys)
         bias = None if biases is None else biases[head]
-        scores = products * np.float32(self.options["scale"])
+        scores = products * np.float32(self.scale_at(values.token(self).position))
         if (softcap := self.options["softcap"]) is not None:
             scores = np.float32(softcap) * np.tanh(scores / np.float32(softcap))
         scores = scores + (0 if bias is None else bias)
@@ -130,6 +144,11 @@ class Attend(Op):
         return HeadScores(
             self, query[head], keys, key_head, scores, bias, self._visible_keys(token.position, len(keys)), sink
         )
+
+    def scale_at(self, position: int) -> float:
+        """What products are multiplied by, for a query at a position."""
+        grown = self.options.get("position_scale")
+        return float(self.options["scale"] * (1.0 if grown is None else grown.at(position)))
 
     def _visible_keys(self, position: int, keys: int) -> npt.NDArray[np.bool_]:
         """Which keys a position may look at."""
@@ -142,6 +161,8 @@ class Attend(Op):
         token, count = values.token(self), keys.shape[1]
         if "distances" in self.options:
             return self._distance_terms(values, token, query, keys)
+        if slopes := self.options.get("slopes"):
+            return np.asarray(np.outer(slopes, np.arange(count) - token.position), np.float32)
         if len(self.inputs) < 4:
             return None
         table = stored_weight(token.weights, values.ops[self.inputs[3]].weights[0])
@@ -165,7 +186,7 @@ class Attend(Op):
 
     def write_modules(self, derivation: Any, index: int) -> None:
         path, options = path_of(self.module), self.options
-        fixed = {name: options[name] for name in ("scale", "window", "softcap")}
+        fixed = {name: options[name] for name in ("scale", "window", "softcap", *GROWN) if name in options}
         derivation.attention(index, path, self.weights[0] if self.weights else None, self.cross, fixed)
         if self.cross:
             derivation.add(index, path, step(attend_source))
@@ -188,6 +209,7 @@ class Attend(Op):
             writer.expose(query.site, SiteLocation(buffer, 0, heads * size, heads))
         else:
             buffer = project_qkv(writer, query, key, value, shape)
+        mask |= {name: options[name] for name in GROWN if name in options}
         bias = self._lower_distance_terms(writer, buffer) if "distances" in options else self._lower_distance_bias(writer)
         if self.weights:  # a score for each head beside those of the keys
             bias["sinks"] = self.weights[0].name
@@ -301,7 +323,7 @@ class HeadScores:
         options = self.op.options
         product = e.dot_product("q · k", ("q", self.query), ("k", self.keys[key]), every=True)
         score = e.step("q · k", f"{len(self.query)} terms", product)
-        scale = options["scale"]
+        scale = self.op.scale_at(e.position)
         score = e.step("scaled", f"× {scale:.6g}" if scale != 1 else "× 1: this model does not scale", score * scale)
         if (softcap := options["softcap"]) is not None:
             score = e.step("soft-capped", f"{softcap:g} × tanh(score ÷ {softcap:g})", softcap * np.tanh(score / softcap))
@@ -446,11 +468,13 @@ def build_attend(
     scale: float | None = None, bias: Value | None = None, site_prefix: str = "attention", sinks: str | None = None,
     softcap: float | None = None, distances: DistanceBuckets | None = None, distance_key: Value | None = None,
     distance_query: Value | None = None, dropout: float = 0.0, dropout_module: str = "",
+    position_scale: PositionScale | None = None, slopes: tuple[float, ...] | None = None,
 ) -> Value:  # fmt: skip
     """Attention, with sites for its pattern and its heads' outputs; the heads come out joined.
 
     `sinks`: a score for each head that takes its part of the attention weights, and has no value.
     `distance_key`, `distance_query`: heads of the distances' vectors; `distances` says which of them two tokens have.
+    `position_scale`: by which scores grow with the query's position; `slopes`: what heads take off for distance.
     `dropout`: of the pattern, in training; `dropout_module`: its name in PyTorch, where it has one.
     """
     terms = {"key": distance_key, "query": distance_query} if distances is not None else {}
@@ -458,6 +482,8 @@ def build_attend(
     options = {} if distances is None else {
         "distances": distances, "distance_terms": tuple(name for name, value in terms.items() if value is not None)
     }  # fmt: skip
+    grown = {"position_scale": position_scale, "slopes": slopes}
+    options |= {name: value for name, value in grown.items() if value is not None}
     batch, heads, length, size = query.shape
     cross = site_prefix == "cross"
     keys = "source" if cross else b.keys

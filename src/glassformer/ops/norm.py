@@ -42,11 +42,12 @@ class Norm(Op):
         return np.asarray(normed if bias is None else normed + bias)
 
     def formula(self) -> str:
-        weight = f"({self.options['offset']:g} + weight)" if self.options["offset"] else "weight"
+        weight = f" × ({self.options['offset']:g} + weight)" if self.options["offset"] else " × weight"
+        weight = weight if self.weights else ""
         if self.options["how"] == "rms":
-            return f"RMS norm: x ÷ √(mean(x²) + {self.options['eps']:g}) × {weight}"
+            return f"RMS norm: x ÷ √(mean(x²) + {self.options['eps']:g}){weight}"
         bias = " + bias" if len(self.weights) > 1 else ""
-        return f"layer norm: (x − mean) ÷ √(variance + {self.options['eps']:g}) × {weight}{bias}"
+        return f"layer norm: (x − mean) ÷ √(variance + {self.options['eps']:g}){weight}{bias}"
 
     def explain(self, e: ArithmeticDraft, index: int) -> None:
         x, eps, layer = e.value(self.inputs[0]), self.options["eps"], self.options["how"] == "layer"
@@ -61,6 +62,8 @@ class Norm(Op):
             square = e.step("mean square", f"of x's {len(vector)} numbers", (vector * vector).mean())
         root = e.step("root", f"√({'variance' if layer else 'mean square'} + {eps:g})", np.sqrt(square + eps))
         value = e.step("normed", "÷ root", value / root)
+        if not self.weights:
+            return
         scale, bias = self.scale_and_bias(e.token(self).weights)
         offset = f" (stored as its difference from {self.options['offset']:g})" if self.options["offset"] else ""
         weight = e.step("weight", f"{self.weights[0].name}[{column}]{offset}", scale[column])
@@ -80,7 +83,8 @@ class Norm(Op):
         """Around its module; but the norm of a sum that nothing else reads is computed where the sum is."""
         path, (source,) = path_of(self.module), self.inputs
         bias = len(self.weights) > 1
-        derivation.norm(path, self.width, self.options["eps"], self.options["how"], bool(self.options["offset"]), bias)
+        options = {name: self.options[name] for name in ("eps", "how", "offset")}
+        derivation.norm(path, self.width, **options, weight=bool(self.weights), bias=bias)
         if source in derivation.ambient:
             derivation.norm_distances(index, path)
             return
@@ -93,9 +97,9 @@ class Norm(Op):
     @property
     def ref(self) -> NormRef:
         """For a program."""
-        weight, *bias = (weight.name for weight in self.weights)
+        weight, *bias = (weight.name for weight in self.weights) if self.weights else (None,)
         kind = NormKind.LAYER_NORM if self.options["how"] == "layer" else NormKind.RMS_NORM
-        return NormRef(kind, weight, bias[0] if bias else None, self.options["offset"], self.options["eps"])
+        return NormRef(kind, weight, bias[0] if bias else None, self.options["offset"], self.options["eps"], self.width)
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
         if len(self.shape) == 4 or not self.has_value_at_token or writer.is_taken_apart(index):
@@ -111,9 +115,11 @@ class Norm(Op):
 
 def build_norm(
     b: Recorder, x: Value, module: str, eps: float, site: str | None = None, how: str = "rms", offset: float = 0.0,
-    bias: bool = True,
+    bias: bool = True, weight: bool = True,
 ) -> Value:  # fmt: skip
-    """A norm; `bias`: whether a layer norm has one."""
+    """A norm; `weight`, `bias`: whether it has one, the latter of a layer norm."""
     size = (x.width,)
-    weights = {f"{module}.weight": size} | ({f"{module}.bias": size} if how == "layer" and bias else {})
+    weights = (
+        {} if not weight else {f"{module}.weight": size} | ({f"{module}.bias": size} if how == "layer" and bias else {})
+    )
     return b.record(Norm, module, (x,), x.shape, site, weights, eps=eps, how=how, offset=offset)

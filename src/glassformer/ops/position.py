@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.engine.program import MatrixRef, SinusoidTable, Table
+from glassformer.engine.program import Epilogue, MatrixRef, SinusoidTable, StepKind, Table
 from glassformer.ground.errors import ExecutorError
 from glassformer.ops.module_steps import At, Path, Values, part, path_of, step
 from glassformer.ops.op import ArithmeticDraft, Array, Floats, Op, TokenContext
@@ -88,9 +88,17 @@ class Position(Op):
             derivation.add(index, path[:-1], step(add_position, At(path), self.options["first"]))
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
-        """Nothing yet: an embedding adds vectors of positions, and attention what is for distances."""
-        if self.has_value_at_token:
+        """Nothing mostly: an embedding adds vectors of positions, and attention what is for distances."""
+        if not self.has_value_at_token:
+            return
+        if self.options["how"] != "learned":
             raise ExecutorError(f"native engines cannot add positions of the kind {self.options['how']!r} here.")
+        buffer, source = writer.allocate(self.width), writer.buffer_of[self.inputs[0]]
+        writer.emit(
+            StepKind.EMBED, output=buffer, second_input=source, matrices=(matrix_ref(self),), epilogue=Epilogue.ADD,
+            position_offset=self.options["first"],
+        )  # fmt: skip
+        writer.set_result(index, buffer)
 
     def table(self, positions: int) -> Table:
         """The rows that an embedding adds for these positions."""

@@ -1,4 +1,5 @@
-"""Positions as numbers, for engines: the sinusoidal table, T5's biases by distance, DeBERTa's buckets. Needs no torch.
+"""Positions as numbers, for engines: the sinusoidal table, biases by distance (T5, ALiBi), DeBERTa's buckets, scores that
+grow with the position. Needs no torch.
 
 `torch/positions.py` does the first two in PyTorch, for the families; the tests compare them.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +44,17 @@ class DistanceBuckets:
         )
 
 
+@dataclass(frozen=True)
+class PositionScale:
+    """Scores times 1 + beta · ln(1 + ⌊position ÷ length⌋), by the position of the query (Llama 4)."""
+
+    beta: float
+    length: int
+
+    def at(self, position: Any) -> Any:
+        return 1 + self.beta * np.log1p(np.floor(np.asarray(position) / self.length))
+
+
 def sinusoidal_positions(rows: int, size: int, halves: bool = False) -> Floats:
     """Sinusoidal positions: a sine and a cosine for each of size/2 wavelengths, (rows, size).
 
@@ -53,6 +66,17 @@ def sinusoidal_positions(rows: int, size: int, halves: bool = False) -> Floats:
     rates = np.exp(np.arange(0, size, 2, dtype=np.float32) * np.float32(-math.log(10000.0) / size))
     angles = np.arange(rows, dtype=np.float32)[:, None] * rates
     return np.stack((np.sin(angles), np.cos(angles)), -1).reshape(rows, -1)[:, :size]
+
+
+def alibi_slopes(heads: int, largest: float = 8.0) -> tuple[float, ...]:
+    """What each head takes off a score for each token between the two (https://arxiv.org/abs/2108.12409).
+
+    A geometric series down to 2 to the -`largest`; where heads are no power of two, the one of the power below is followed
+    by every other number of the next one.
+    """
+    power = 1 << (heads.bit_length() - 1)
+    slopes = [2 ** (-largest * (head + 1) / power) for head in range(power)]
+    return (*slopes, *(2 ** (-largest * (head + 0.5) / power) for head in range(heads - power)))
 
 
 def distance_biases(table: Floats, max_distance: int, bidirectional: bool) -> Floats:

@@ -29,6 +29,8 @@ ARCHITECTURES: Mapping[str, str] = {
     "olmoe": "olmoe", "gpt_oss": "gpt-oss", "exaone4": "exaone4", "glm4": "glm4", "cohere": "command-r",
     "seed_oss": "seed_oss", "ernie4_5": "ernie4_5", "hunyuan_v1_dense": "hunyuan-dense", "arcee": "arcee",
     "qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe",
+    "stablelm": "stablelm", "phi": "phi2", "nemotron": "nemotron", "olmo": "olmo",
+    "gpt_bigcode": "starcoder",
 }  # fmt: skip
 WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
     "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "qwen3_moe", "olmoe", "hunyuan_v1_dense",
@@ -45,6 +47,10 @@ def architecture_of(config: Config, name: str) -> str:
     for part in ("attention", "mlp"):
         if config.model_type in WITHOUT_BIASES and getattr(config, f"{part}_bias", False):
             raise InputError(f"{name}: GGUF has no place for the {part} biases of a {config.model_type} model. {ADVICE}")
+    if getattr(config, "qk_layernorm", False):
+        raise InputError(
+            f"{name}: GGUF has no place for the norms of queries and keys of a {config.model_type} model. {ADVICE}"
+        )
     architecture = ARCHITECTURES[config.model_type]
     if architecture != "llama" and rope_divisors(config) is not None:
         raise InputError(f"{name}: GGUF has a place for Llama 3's RoPE in Llama's own models only. {ADVICE}")

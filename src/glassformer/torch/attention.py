@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from glassformer.ops.module_steps import Path, part
+from glassformer.ops.positions import PositionScale
 from glassformer.torch.container import Container, ContainerPlan
 from glassformer.torch.forward_pass import ForwardPass
 from glassformer.torch.mask import Mask
@@ -68,6 +69,8 @@ class Attention(Container):
     scale: float
     window: int | None = None
     softcap: float | None = None
+    position_scale: PositionScale | None = None
+    slopes: tuple[float, ...] | None = None
     sinks_name: str = ""  # a parameter: a score for each head that takes its part of the attention weights
     dropout_path: Path = ()  # the module that drops out attention weights; without one, `dropout` is the rate
     dropout: Any
@@ -93,9 +96,19 @@ class Attention(Container):
         if p.cache is not None:
             assert self.block_index is not None
             key, value = p.cache.update(key, value, self.block_index)
+        if self.slopes is not None:
+            mask = mask.with_slopes(self.slopes, query.dtype)
+        if self.position_scale is not None:
+            query = query * self._growth(self.position_scale, p.positions, query)
         if p.distances is not None:
             mask = mask.with_bias(self._distance_bias(query, key, p, distance_key, distance_query))
         return self._joined_heads(query, key, value, mask, p)
+
+    @staticmethod
+    def _growth(scale: PositionScale, positions: Tensor, query: Tensor) -> Tensor:
+        """By what scores grow with the position of their query: (batch or 1, 1, length, 1)."""
+        grown = 1 + scale.beta * torch.log1p(torch.floor(positions / scale.length))
+        return grown[:, None, :, None].to(query.dtype)
 
     def _distance_bias(
         self, query: Tensor, key: Tensor, p: ForwardPass, distance_key: Tensor | None, distance_query: Tensor | None

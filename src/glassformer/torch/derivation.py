@@ -40,9 +40,12 @@ from glassformer.torch.layers import (
     Embedding,
     LayerNorm,
     Linear,
+    OffsetLayerNorm,
     OffsetRMSNorm,
     OutputLayer,
     RMSNorm,
+    UnweightedRMSNorm,
+    XIELUActivation,
 )
 from glassformer.torch.positions import (
     SinusoidalEmbedding,
@@ -225,9 +228,13 @@ class Derivation:
     def embedding(self, path: Path, rows: int, size: int, scale: float = 1.0) -> None:
         self.leaves.setdefault(path, partial(Embedding, rows, size, scale))
 
-    def norm(self, path: Path, size: int, eps: float, how: str, offset: bool, bias: bool) -> None:
-        rms = partial(OffsetRMSNorm if offset else RMSNorm, size, eps)
-        self.leaves[path] = partial(LayerNorm, size, eps, bias=bias) if how == "layer" else rms
+    def norm(self, path: Path, size: int, *, eps: float, how: str, offset: float, weight: bool, bias: bool) -> None:
+        if how == "layer":
+            layer = OffsetLayerNorm if offset else LayerNorm
+            self.leaves[path] = partial(layer, size, eps, elementwise_affine=weight, bias=bias)
+        else:
+            rms = OffsetRMSNorm if offset else RMSNorm
+            self.leaves[path] = partial(rms, size, eps) if weight else partial(UnweightedRMSNorm, size, eps)
 
     def activation(self, index: int, how: str) -> Path | None:
         """The path of an op's activation, where it is a module."""
@@ -235,6 +242,9 @@ class Derivation:
         if path is not None:
             self.leaves.setdefault(path, partial(ActivationFunction, how))
         return path
+
+    def learned_activation(self, path: Path) -> None:
+        self.leaves[path] = partial(XIELUActivation)
 
     def attention(self, index: int, path: Path, sinks: Weight | None, cross: bool, options: Mapping[str, Any]) -> None:
         """The container of an attention, and what it drops out."""

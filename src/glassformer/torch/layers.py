@@ -8,6 +8,7 @@ weights and results keep their dtype.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import TypeAlias
@@ -202,6 +203,20 @@ class OffsetRMSNorm(RMSNorm):
         return F.rms_norm(x.to(dtype), self.weight.shape, 1 + self.weight.to(dtype), self.eps).to(x.dtype)
 
 
+class UnweightedRMSNorm(FamilyModule):
+    printed_name = "RMSNorm"
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.size, self.eps = size, eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (self.size,), None, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"({self.size},), eps={self.eps}"
+
+
 class LayerNorm(nn.LayerNorm):
     """torch's LayerNorm, printed the same and saved the same."""
 
@@ -209,6 +224,18 @@ class LayerNorm(nn.LayerNorm):
 
     def _get_name(self) -> str:
         return self.printed_name
+
+
+class OffsetLayerNorm(LayerNorm):
+    """LayerNorm whose weight is stored as its offset from one (Nemotron)."""
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.normalized_shape, self.weight + 1, self.bias, self.eps)
 
 
 class ActivationFunction(nn.Module):
@@ -221,3 +248,26 @@ class ActivationFunction(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch_activation(self.name, x)
+
+
+class XIELUActivation(nn.Module):
+    """xIELU: two of its numbers are learned, two stay as they are (https://arxiv.org/abs/2411.13010)."""
+
+    beta: Tensor
+    eps: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha_p, self.alpha_n = nn.Parameter(torch.empty(1)), nn.Parameter(torch.empty(1))
+        self.register_buffer("beta", torch.tensor(0.5, device="cpu"))
+        self.register_buffer("eps", torch.tensor(-1e-6, device="cpu"))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for number, start in ((self.alpha_p, 0.8), (self.alpha_n, 0.3)):
+            nn.init.constant_(number, math.log(math.expm1(start)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        above, below = F.softplus(self.alpha_p), self.beta + F.softplus(self.alpha_n)
+        curved = torch.where(x > 0, above * x * x, (torch.expm1(torch.min(x, self.eps)) - x) * below)
+        return curved + self.beta * x

@@ -12,6 +12,7 @@ Shapes: columns (batch or 1, length); real_tokens (batch, keys), False for paddi
 from __future__ import annotations
 
 from copy import copy
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ class Mask:
     """The mask of one pass, computed for each window on first use, then shared by all layers with that window."""
 
     __slots__ = (
-        "_attn_masks", "_explicit", "_tree", "_visible", "bias", "causal", "columns", "keys", "plain_causal",
+        "_attn_masks", "_explicit", "_sloped", "_tree", "_visible", "bias", "causal", "columns", "keys", "plain_causal",
         "real_tokens", "self_attention", "sequences", "unmasked",
     )  # fmt: skip
 
@@ -61,6 +62,7 @@ class Mask:
         self.plain_causal = unpadded and causal and 1 < length == keys  # the plain triangle
         self._visible: dict[int | None, Tensor] = {}
         self._attn_masks: dict[int | None, Tensor] = {}
+        self._sloped: dict[tuple[Any, ...], Mask] = {}
         self._tree: tuple[Tensor, Tensor, Tensor] | None = None
 
     def fast_path(self, window: int | None) -> tuple[bool, bool]:
@@ -89,8 +91,16 @@ class Mask:
     def with_bias(self, bias: Tensor) -> Mask:
         """This mask with a bias added to the scores, as for relative positions."""
         mask = copy(self)
+        mask._sloped = {}
         mask.bias, mask._attn_masks = bias if self.bias is None else bias + self.bias, {}
         return mask
+
+    def with_slopes(self, slopes: tuple[float, ...], dtype: torch.dtype) -> Mask:
+        """This mask with what each head takes off a score for each token between the two (ALiBi)."""
+        if (slopes, dtype) not in self._sloped:
+            by_head = torch.tensor(slopes, device=self.columns.device)[:, None, None]
+            self._sloped[slopes, dtype] = self.with_bias((by_head * self.distances()).to(dtype))
+        return self._sloped[slopes, dtype]
 
     def attn_mask(self, window: int | None = None) -> Tensor:
         """As torch's attention takes it: True where visible; with a bias, that bias, and minus infinity where hidden."""
@@ -114,7 +124,7 @@ class Mask:
         how far along its branch each key and each query stands, which is what a window counts.
         """
         self._tree = visible_keys, key_positions, query_positions
-        self._visible = {}
+        self._visible, self._sloped = {}, {}
 
     def _compute_visible(self, window: int | None) -> Tensor:
         distances = self.distances()

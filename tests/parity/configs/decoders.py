@@ -10,6 +10,10 @@ SMALL: dict[str, Any] = {
     "num_key_value_heads": 2, "head_dim": 12, "max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": 2,
     "pad_token_id": 0,
 }  # fmt: skip
+PLAIN: dict[str, Any] = {
+    "vocab_size": 160, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "max_position_embeddings": 256,
+    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
 TINY: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), SMALL),
     "gemma3_text": {
@@ -26,6 +30,16 @@ TINY: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("seed_oss", "ernie4_5", "hunyuan_v1_dense", "arcee", "helium", "glm4"), SMALL),
     "exaone4": {**SMALL, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
     "cohere": {**{name: value for name, value in SMALL.items() if name != "head_dim"}, "logit_scale": 0.3},
+    **dict.fromkeys(("nemotron", "apertus"), SMALL),
+    "olmo": {name: value for name, value in SMALL.items() if name != "head_dim"},
+    "stablelm": {**{name: value for name, value in SMALL.items() if name != "head_dim"}, "partial_rotary_factor": 0.5},
+    "phi": {**{name: value for name, value in SMALL.items() if name != "head_dim"}, "qk_layernorm": True},
+    "ministral3": {
+        **SMALL, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "original_max_position_embeddings": 8, "mscale": 1.0,
+            "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3,
+        },
+    },
     "gemma": SMALL,
     "gemma2": {
         **SMALL, "hidden_size": 64, "query_pre_attn_scalar": 20, "sliding_window": 5, "attn_logit_softcapping": 1.5,
@@ -49,6 +63,16 @@ TINY: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "window_size": 5,
         "attention_types": [[["global", "local"], 1], [["local"], 1]],
     },
+    "gpt_bigcode": {
+        "vocab_size": 160, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_inner": 80, "n_positions": 256, "bos_token_id": 1,
+        "eos_token_id": 2, "pad_token_id": 0,
+    },
+    "openai-gpt": {
+        "vocab_size": 160, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 256, "bos_token_id": 1,
+        "eos_token_id": 2, "pad_token_id": 0,
+    },
+    "opt": {**PLAIN, "ffn_dim": 80, "do_layer_norm_before": True},
+    "biogpt": {**PLAIN, "intermediate_size": 80},
     "gpt2": {
         "vocab_size": 160, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_inner": 80, "n_positions": 256, "bos_token_id": 1,
         "eos_token_id": 2, "pad_token_id": 0,
@@ -56,7 +80,8 @@ TINY: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 NOT_ON_GPU = {  # what the GPU engine says of a family that it cannot run
     "gemma2": "caps its scores softly", "gpt_neox": "rotates only a part of each head",
-    **dict.fromkeys(("gptj", "glm4"), "rotates only a part of each head"),
+    "ministral3": "scales its scores by position", "apertus": "has an activation with learned numbers",
+    **dict.fromkeys(("gptj", "glm4", "stablelm", "phi", "nemotron"), "rotates only a part of each head"),
     **dict.fromkeys(("cohere", "cohere2", "ernie4_5", "helium"), "rotates neighboring numbers"),
 }  # fmt: skip
 NOT_SPLIT = {  # among ranks, and why not
@@ -67,11 +92,30 @@ DECODER_HEADS = ("base", "causal", "sequence")
 HEADS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(TINY, DECODER_HEADS),
     **dict.fromkeys(
-        ("phi3", "smollm3", "gemma", "gemma2", "starcoder2", "seed_oss", "exaone4", "arcee", "helium", "glm4"),
+        (
+            "phi3",
+            "smollm3",
+            "gemma",
+            "gemma2",
+            "starcoder2",
+            "seed_oss",
+            "exaone4",
+            "arcee",
+            "helium",
+            "glm4",
+            "stablelm",
+            "phi",
+            "nemotron",
+            "ministral3",
+        ),
         (*DECODER_HEADS, "token"),
     ),
     "gpt_neox": (*DECODER_HEADS, "token", "question"),
     **dict.fromkeys(("granite", "cohere", "cohere2", "ernie4_5"), ("base", "causal")),
+    "apertus": ("base", "causal", "token"),
+    "gpt_bigcode": (*DECODER_HEADS, "token"),
+    "biogpt": (*DECODER_HEADS, "token"),
+    "opt": (*DECODER_HEADS, "question"),
     "gptj": (*DECODER_HEADS, "question"),
     "gpt_neo": (*DECODER_HEADS, "token", "question"),
     "gpt2": (*DECODER_HEADS, "token", "question"),
@@ -262,6 +306,45 @@ def _glm4(draw: random.Random) -> dict[str, Any]:
     return config | {"head_dim": size, "rope_parameters": {**draw.choice([rope, ROPES[1]]), **share}}
 
 
+def _stablelm(draw: random.Random) -> dict[str, Any]:
+    return _partly_rotated(draw, use_qkv_bias=draw.random() < 0.5, use_parallel_residual=draw.random() < 0.5)
+
+
+def _partly_rotated(draw: random.Random, size: int = 8, **own: Any) -> dict[str, Any]:
+    """Of a family with layer norms that rotates a part of each head."""
+    heads, groups = draw.choice([(2, 1), (4, 2), (3, 3), (6, 2)])
+    share = draw.choice([{}, {"partial_rotary_factor": draw.choice([0.25, 0.75, 1.0])}])
+    rope = draw.choice([{"rope_type": "default", "rope_theta": 500.0}, ROPES[1]])
+    config = _llama(draw, hidden_size=heads * size, num_attention_heads=heads, num_key_value_heads=groups, **own)
+    del config["head_dim"], config["rms_norm_eps"]
+    return config | {"layer_norm_eps": draw.choice([1e-5, 1e-3]), "rope_parameters": {**rope, **share}}
+
+
+def _phi(draw: random.Random) -> dict[str, Any]:
+    return _partly_rotated(draw, qk_layernorm=draw.random() < 0.5, hidden_act=draw.choice(["gelu_new", "relu"]))
+
+
+def _nemotron(draw: random.Random) -> dict[str, Any]:
+    own = {"norm_eps": draw.choice([1e-5, 1e-3]), "head_dim": draw.choice([8, 16]), "hidden_size": 36}
+    config = _partly_rotated(draw, attention_bias=draw.random() < 0.4, mlp_bias=draw.random() < 0.4)
+    del config["layer_norm_eps"]
+    return config | own | {"hidden_act": draw.choice(["relu2", "silu"])}
+
+
+def _olmo(draw: random.Random) -> dict[str, Any]:
+    config = _without_head_size(draw, attention_bias=draw.random() < 0.4)
+    del config["head_dim"], config["rms_norm_eps"]
+    return config
+
+
+def _ministral3(draw: random.Random) -> dict[str, Any]:
+    trained = draw.choice([4, 16])
+    scaled = {"llama_4_scaling_beta": draw.choice([0.1, 0.7]), "original_max_position_embeddings": trained}
+    yarn = {"rope_type": "yarn", "factor": 8.0, "mscale": 1.0, "mscale_all_dim": draw.choice([0.5, 1.0])}
+    rope = draw.choice([{"rope_type": "default"}, yarn])
+    return _mistral(draw) | {"rope_parameters": {"rope_theta": 5000.0, **rope, **scaled}}
+
+
 def _cohere(draw: random.Random) -> dict[str, Any]:
     changes = _without_head_size(draw, logit_scale=draw.choice([0.1, 2.0]), attention_bias=draw.random() < 0.4)
     del changes["head_dim"], changes["rms_norm_eps"]
@@ -299,6 +382,46 @@ def _gpt_neo(draw: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _gpt_bigcode(draw: random.Random) -> dict[str, Any]:
+    config = _gpt2(draw)
+    del config["scale_attn_by_inverse_layer_idx"]
+    return config | {"multi_query": draw.random() < 0.6}
+
+
+def _openai_gpt(draw: random.Random) -> dict[str, Any]:
+    heads = draw.choice([1, 2, 3])
+    return {
+        "vocab_size": draw.randint(60, 300), "n_embd": heads * draw.choice([6, 16]), "n_head": heads,
+        "n_layer": draw.randint(2, 4), "tie_word_embeddings": draw.random() < 0.5, "afn": draw.choice(["gelu", "relu"]),
+        "layer_norm_epsilon": draw.choice([1e-5, 1e-3]),
+    }  # fmt: skip
+
+
+def _plain(draw: random.Random) -> dict[str, Any]:
+    heads = draw.choice([1, 2, 3])
+    return {
+        "vocab_size": draw.randint(60, 300), "hidden_size": heads * draw.choice([6, 16]), "num_attention_heads": heads,
+        "num_hidden_layers": draw.randint(1, 4), "tie_word_embeddings": draw.random() < 0.5,
+    }  # fmt: skip
+
+
+def _opt(draw: random.Random) -> dict[str, Any]:
+    config = _plain(draw)
+    table = {} if draw.random() < 0.7 else {"word_embed_proj_dim": 10}
+    return config | table | {
+        "ffn_dim": draw.choice([24, 56]), "activation_function": draw.choice(["relu", "gelu"]),
+        "do_layer_norm_before": draw.random() < 0.6, "enable_bias": draw.random() < 0.7,
+        "layer_norm_elementwise_affine": draw.random() < 0.7, "_remove_final_layer_norm": draw.random() < 0.3,
+    }  # fmt: skip
+
+
+def _biogpt(draw: random.Random) -> dict[str, Any]:
+    return _plain(draw) | {
+        "intermediate_size": draw.choice([24, 56]), "hidden_act": draw.choice(["gelu", "relu"]),
+        "scale_embedding": draw.random() < 0.7,
+    }  # fmt: skip
+
+
 def _gpt2(draw: random.Random) -> dict[str, Any]:
     heads = draw.choice([1, 2, 3])
     return {
@@ -315,5 +438,7 @@ RANDOM = {
     "gemma": _with_biases, "gemma2": _gemma2, "gpt_neox": _gpt_neox, "starcoder2": _starcoder2,
     "cohere2": _cohere2, "cohere": _cohere, "seed_oss": _seed_oss, "ernie4_5": _ernie4_5, "arcee": _arcee,
     "helium": _helium, "hunyuan_v1_dense": _hunyuan_v1_dense, "exaone4": _exaone4, "glm4": _glm4,
-    "gptj": _gptj, "gpt_neo": _gpt_neo,
+    "gptj": _gptj, "gpt_neo": _gpt_neo, "stablelm": _stablelm, "phi": _phi, "nemotron": _nemotron, "olmo": _olmo,
+    "ministral3": _ministral3, "apertus": _with_biases, "gpt_bigcode": _gpt_bigcode, "openai-gpt": _openai_gpt, "opt": _opt,
+    "biogpt": _biogpt,
 }  # fmt: skip

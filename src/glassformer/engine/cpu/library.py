@@ -127,6 +127,10 @@ class NativeStep(NativeStructure):
         ("floor", c_float),
         *_numbers("sigmoid", "groups", "kept_groups", "group_best"),
         ("correction", c_void_p),
+        ("slopes", c_void_p),
+        ("activation_numbers", c_void_p),
+        ("position_beta", c_float),
+        *_numbers("position_length"),
     ]
 
 

@@ -177,6 +177,13 @@ def _fill(native: NativeStep, step: ProgramStep, weights: NativeWeights) -> None
     if step.experts:
         native.matrix_count = len(step.experts[0])
         native.experts = weights.matrices([table for expert in step.experts for table in expert])
+    if step.slopes:
+        native.slopes = weights.derived(("slopes", step.slopes), lambda: np.array(step.slopes, np.float32))
+    if (grown := step.position_scale) is not None:
+        native.position_beta, native.position_length = grown.beta, grown.length
+    if (learned := step.activation_numbers) is not None:
+        values = weights.derived(learned, lambda: learned.values(lambda name: weights.stored(name).to_float32()))
+        native.activation_numbers = values
     if step.correction is not None:
         native.correction = weights.vector(step.correction)
     if step.sinks is not None:
@@ -206,7 +213,11 @@ def _matrix(table: Table, weights: NativeWeights) -> NativeMatrix:
 
 def _norm(norm: NormRef, weights: NativeWeights) -> NativeNorm:
     bias = weights.vector(norm.bias) if norm.bias else None
-    return NativeNorm(weights.vector(norm.weight, plus=norm.offset), bias, norm.eps, norm.kind)
+    if norm.weight is None:
+        weight = weights.derived(("ones", norm.width), lambda: np.ones(norm.width, np.float32))
+    else:
+        weight = weights.vector(norm.weight, plus=norm.offset)
+    return NativeNorm(weight, bias, norm.eps, norm.kind)
 
 
 class EnginePass(ProgramPass):

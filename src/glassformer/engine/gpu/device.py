@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING
 
 from glassformer.blueprints import Blueprint
 from glassformer.ground.errors import ExecutorError, install, spell
+from glassformer.ops.activate import LearnedActivate
 from glassformer.ops.attend import Attend
+from glassformer.ops.linear import LinearMap
+from glassformer.ops.position import Position
 from glassformer.ops.rotate import Rotate
 
 if TYPE_CHECKING:
@@ -40,6 +43,12 @@ def blueprint_reason(blueprint: Blueprint) -> str | None:
     reasons = {
         "has experts": bool(blueprint.routed_blocks),
         "has attention sinks": any(op.weights for op in blueprint.ops_of(Attend)),
+        "scales its scores by position": any("position_scale" in op.options for op in blueprint.ops_of(Attend)),
+        "takes distances off its scores": any("slopes" in op.options for op in blueprint.ops_of(Attend)),
+        "has an activation with learned numbers": any(blueprint.ops_of(LearnedActivate)),
+        "adds positions to a projection": any(
+            op.reads_table and isinstance(blueprint.ops[op.inputs[0]], LinearMap) for op in blueprint.ops_of(Position)
+        ),
         "caps its scores softly": any(op.options.get("softcap") for op in blueprint.ops),
         "rotates only a part of each head": any(rope.partial_rotary_factor != 1 for rope in ropes),
         "rotates neighboring numbers": any(rope.interleaved for rope in ropes),

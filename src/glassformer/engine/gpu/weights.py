@@ -209,7 +209,9 @@ class DeviceWeights(NamedWeights[EngineTensor]):
         if norm is None:
             return None
         if norm not in self._norms:
-            weight = self._to_device(self.floats(norm.weight, plus=norm.offset))
+            weight = self._to_device(
+                np.ones(norm.width, np.float32) if norm.weight is None else self.floats(norm.weight, plus=norm.offset)
+            )
             bias = self._to_device(self.floats(norm.bias)) if norm.bias else None
             self._norms[norm] = DeviceNorm(NORMS[norm.kind], weight, bias, norm.eps)
         return self._norms[norm]

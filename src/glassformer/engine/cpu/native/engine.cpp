@@ -257,6 +257,12 @@ class Engine {
         const int width = s.matrices[0].columns;
         share.parallel_for(p.token_count, [&](int token) {
             float* out = row(s.output, token);
+            if (s.epilogue == EPILOGUE_ADD) {  // positions alone, added to what is there
+                const float* before = row(s.second_input, token);
+                dequantize_row(s.matrices[0], p.positions[token] + s.position_offset, out);
+                for (int i = 0; i < width; ++i) out[i] += before[i];
+                return;
+            }
             dequantize_row(s.matrices[0], p.ids[token], out);
             if (s.scale != 1.0f)
                 for (int i = 0; i < width; ++i) out[i] *= s.scale;
@@ -300,9 +306,20 @@ class Engine {
                 }
             } else {
                 if (out != in) std::memcpy(out, in, size_t(width) * 4);
-                if (s.kind == ACTIVATE) k.activate(s.activation, out, nullptr, width);
+                if (s.kind == ACTIVATE && s.activation == XIELU) xielu(s.activation_numbers, out, width);
+                else if (s.kind == ACTIVATE) k.activate(s.activation, out, nullptr, width);
             }
         });
+    }
+
+    // x times itself, or e to the x less one less x, times a learned number, and a part of x. numbers: above 0, below, the part of
+    // x, and where the exponent is cut
+    static void xielu(const float* numbers, float* x, int count) {
+        for (int i = 0; i < count; ++i) {
+            const float curved = x[i] > 0.0f ? numbers[0] * x[i] * x[i]
+                                             : (std::expm1(std::min(x[i], numbers[3])) - x[i]) * numbers[1];
+            x[i] = curved + numbers[2] * x[i];
+        }
     }
 
     // Matmul ------------------------------------------------------------------------------------------------------
@@ -677,6 +694,8 @@ class Engine {
         q.vector = row(s.input, token) + s.query_offset + head * s.head_size;
         q.scale = s.scale;
         q.softcap = s.softcap;
+        q.slope = s.slopes ? s.slopes[head] : 0.0f;
+        if (s.position_length) q.scale *= 1.0f + s.position_beta * std::log1p(float(position / s.position_length));
         q.sink = s.sinks ? s.sinks[head] : -INFINITY;
         q.position = position;
         q.end_key = s.cross_attention ? f.source_length : s.causal ? slot + 1 : f.start + f.length;

@@ -16,7 +16,7 @@ constexpr int CHUNK = 256;  // keys of one online-softmax step; fixed, so that r
 enum MatrixKind : int32_t { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, MXFP4 };  // floats in rows, packed in tiles
 enum KvDtype : int32_t { KV_F32, KV_F16, KV_BF16, KV_Q8 };                        // of cached keys and values
 enum NormKind : int32_t { NO_NORM, RMS_NORM, LAYER_NORM };
-enum Activation : int32_t { SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2, SIGMOID };
+enum Activation : int32_t { SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2, SIGMOID, XIELU };
 enum Epilogue : int32_t { EPILOGUE_NONE, EPILOGUE_ADD, EPILOGUE_ACTIVATE, EPILOGUE_GATE };  // what a matmul is fused with
 enum TokenScope : int32_t {  // which tokens a step computes
     ALL_TOKENS,
@@ -100,6 +100,10 @@ struct Step {
     int32_t sigmoid;            // shares are the sigmoid of each score, and not the softmax of all
     int32_t groups, kept_groups, group_best;  // of experts, the best of them, and how many experts say so; groups 0: one
     const float* correction;    // added to shares when experts are compared; may be null
+    const float* slopes;        // (heads): what is added to a score for each position that its key is ahead of its query; may be null
+    const float* activation_numbers;  // that an activation has learned; may be null
+    float position_beta;        // scores grow with the position of the query: times 1 + beta * ln(1 + position / length)
+    int32_t position_length;    // 0: they do not
 };
 
 struct Feed {                           // one row's tokens of a pass

@@ -1175,6 +1175,12 @@ inline void bias_and_mask(const Query& q, int first, int count, float* scores) {
             away = away < -q.max_distance ? -q.max_distance : away > q.max_distance ? q.max_distance : away;
             scores[i] += q.distance_bias[away];
         }
+    if (q.slope != 0.0f)
+        for (int i = 0; i < count && first + i < q.end_key; ++i) {
+            const int key = first + i;
+            const int position = q.tree_mask && key >= q.tree_start ? q.tree_positions[key - q.tree_start] : key;
+            scores[i] += q.slope * float(position - q.position);
+        }
     if (q.distance_buckets)
         for (int i = 0; i < count && first + i < q.end_key; ++i) {
             int away = q.position - first - i;

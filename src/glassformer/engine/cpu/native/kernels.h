@@ -34,6 +34,7 @@ struct Query {                   // one head of one token, and the keys that it 
     int32_t position, tree_start, max_distance, window;
     float scale;
     float softcap;               // 0: none
+    float slope;                 // added for each position that a key is ahead of the query
     float sink = -INFINITY;      // a score beside those of the keys, without a value; minus infinity: none
 };
 
