@@ -37,7 +37,8 @@ from typing import Any, Never, Protocol
 MAX_MESSAGE = 8_000  # characters: what a damaged file puts into a message is cut
 EXTRAS = {  # which extra of pyproject.toml brings a module
     "anywidget": "notebooks", "fastapi": "serve", "llguidance": "grammar", "pyarrow": "parquet", "pydantic": "serve",
-    "ray": "ray", "starlette": "serve", "torch": "torch", "traitlets": "notebooks", "triton": "gpu", "uvicorn": "serve",
+    "ray": "ray", "starlette": "serve", "torch": "torch", "traitlets": "notebooks", "transformers": "transformers",
+    "triton": "gpu", "uvicorn": "serve",
 }  # fmt: skip
 LIBRARY_NAMES = {"ray": "Ray", "torch": "PyTorch", "triton": "Triton"}
 

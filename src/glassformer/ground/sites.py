@@ -71,6 +71,8 @@ AFTER: Mapping[str, tuple[str, ...]] = {
     "scores": ("batch", "length", "vocabulary"),  # the head's output: logits
 }
 BLOCK = {**SELF_ATTENTION, **CROSS_ATTENTION, **MLP}
+MODULE = "module:"  # in front of the name of a PyTorch module: what it gives, (batch, length, and all else as one axis)
+MODULE_AXES = ("batch", "length", "inner")
 EVERY_NAME = (*BEFORE, *(f"blocks.0.{part}" for part in BLOCK), *AFTER)
 ENCODER = "encoder."  # in front of the same names, for the blocks of an encoder-decoder's encoder
 
@@ -102,13 +104,15 @@ class SiteNames:
     blocks: int
     slots: frozenset[str] = frozenset()  # whose numbers are one expert's at one token, and another's at the next
     synonyms: Callable[[], Synonyms] = field(default_factory=lambda: Synonyms)
+    modules: Callable[[], Mapping[str, str]] = field(default_factory=lambda: dict)  # "module:" and its name to its site
 
     @classmethod
     def of(
-        cls, names: Iterable[str], blocks: int, slots: Iterable[str] = (), synonyms: Callable[[], Synonyms] | None = None
-    ) -> SiteNames:
+        cls, names: Iterable[str], blocks: int, slots: Iterable[str] = (),
+        synonyms: Callable[[], Synonyms] | None = None, modules: Callable[[], Mapping[str, str]] | None = None,
+    ) -> SiteNames:  # fmt: skip
         """Those with these names, in whatever order they come."""
-        return cls(tuple(sorted(names, key=_place)), blocks, frozenset(slots), synonyms or Synonyms)
+        return cls(tuple(sorted(names, key=_place)), blocks, frozenset(slots), synonyms or Synonyms, modules or dict)
 
     @cached_property
     def order(self) -> Mapping[str, int]:
@@ -118,15 +122,19 @@ class SiteNames:
     @property
     def has_encoder(self) -> bool:
         """Whether they are those of two stacks."""
-        return self.names[0].startswith(ENCODER)
+        return any(name.startswith(ENCODER) for name in self.names[:1])
 
     def expand(self, patterns: Iterable[SiteName]) -> tuple[str, ...]:
         """Site names with wildcards (`blocks.*.residual`) to the sites they mean, in pass order.
 
-        What is no name of ours may be one of other libraries': `synonyms` is called for these alone.
+        What is no name of ours may be one of other libraries': `synonyms` is called for these alone. Modules are named so:
+        `module:model.layers.3.mlp`.
         """
-        order, matching = self.order, set[str]()
+        order, matching, modules = self.order, set[str](), dict[str, None]()
         for pattern in map(_as_pattern, patterns):
+            if is_module(pattern):
+                modules |= dict.fromkeys(self._modules(pattern))
+                continue
             matches = [pattern] if pattern in order else [site for site in order if fnmatchcase(site, pattern)]
             if not matches:
                 others = self.synonyms()
@@ -134,7 +142,18 @@ class SiteNames:
             if not matches:
                 raise SiteError(_unknown(pattern, self.names, self.blocks, others))
             matching.update(matches)
-        return tuple(sorted(matching, key=order.__getitem__))
+        return (*sorted(matching, key=order.__getitem__), *modules)
+
+    def _modules(self, pattern: str) -> list[str]:
+        """The sites of the modules that a pattern means, after all others: a pass meets them where it calls them."""
+        modules = self.modules()
+        known = {**{site: site for site in modules.values()}, **modules}
+        matches = [known[pattern]] if pattern in known else [s for name, s in known.items() if fnmatchcase(name, pattern)]
+        if not matches:
+            raise SiteError(
+                f"no module matches {pattern!r}.{did_you_mean(pattern, known)} print(model.module) shows their names."
+            )
+        return matches
 
     def check_numbered(self, site: str) -> None:
         """Refuse a site whose numbers are slots, where one is needed whose numbers mean the same at every token."""
@@ -147,11 +166,23 @@ class SiteNames:
             )
 
 
+def is_module(site: str) -> bool:
+    """Whether a site is what a PyTorch module gives, by the module's own name."""
+    return site.removeprefix(ENCODER).startswith(MODULE)
+
+
+def module_of(site: str) -> str:
+    """The name of a site's module."""
+    return site.removeprefix(ENCODER).removeprefix(MODULE)
+
+
 def axes(site: str) -> tuple[str, ...]:
     """The named axes of the value found at a site."""
     if site.startswith(ENCODER):
         inside = axes(site.removeprefix(ENCODER))
         return tuple({"length": "source", "keys": "source"}.get(axis, axis) for axis in inside)
+    if site.startswith(MODULE):
+        return MODULE_AXES
     if site.startswith("blocks."):
         _, block, name = (*site.split(".", 2), "", "")[:3]
         if block.isdecimal() and name in BLOCK:
@@ -248,6 +279,11 @@ class Watch:
 
 def _check_input(name: str, site: str, order: Mapping[str, int]) -> None:
     """Refuse to compute a change from a value that is not there yet, or belongs to other tokens."""
+    if is_module(name) or is_module(site):
+        raise SiteError(
+            f"what is changed at {site!r} is computed from {name!r}, and which comes first is not known of a module. "
+            "Take two sites of the model's own, such as 'blocks.3.residual'."
+        )
     other_tokens = name.startswith(ENCODER) != site.startswith(ENCODER) or _is_of_source(name) or _is_of_source(site)
     if order[name] >= order[site] or other_tokens or site == "scores":
         raise SiteError(
@@ -283,6 +319,7 @@ class Observer:
     source: int | None = None  # how many of the encoder's tokens are the row's own
     record: dict[str, Any] = field(default_factory=dict)
     inputs: dict[str, Any] = field(default_factory=dict)  # the values that its changes are computed from
+    offset: int = 0  # the column of its first token
 
     def row_part(self, site: str, value: Any) -> Any:
         """This row's part of a batched value, with a batch axis of one."""
@@ -292,21 +329,24 @@ class Observer:
         for name in axes(site):
             if name == "batch":
                 index.append(slice(self.row, self.row + 1))
+            elif name == "length" and self.length is not None:
+                index.append(slice(self.offset, self.offset + self.length))
             else:
-                index.append(slice({"length": self.length, "keys": self.keys, "source": self.source}.get(name)))
+                index.append(slice({"keys": self.keys, "source": self.source}.get(name)))
         return value[tuple(index)]
 
 
 class Tap:
     """The watches of one pass, live. Layers hand values to `apply` and go on with what it returns."""
 
-    __slots__ = ("_changed", "_read", "observers", "recompute")
+    __slots__ = ("_changed", "_read", "modules", "observers", "recompute")
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self.observers = tuple(observers)
         self._read = frozenset().union(*(observer.watch.reads | observer.watch.inputs for observer in self.observers))
         self._changed = frozenset().union(*(observer.watch.changes for observer in self.observers))
         self.recompute = any(observer.watch.recompute for observer in self.observers)
+        self.modules = tuple(site for site in sorted(self._read | self._changed) if is_module(site))
 
     def wants(self, site: str) -> bool:
         """Whether this site is read or changed: checked before computing what only a watcher needs."""

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.blueprints import Blueprint
+from glassformer.engine.bridge.files import BridgedFiles, check_bridged_options
 from glassformer.engine.protocol import ACTIVATIONS, CACHES, GPU_CACHES, Executor
 from glassformer.ground.candidates import EntropyStats, entropy_stats
 from glassformer.ground.errors import (
@@ -32,6 +33,7 @@ from glassformer.model_files import DTYPES, ModelFiles, open_model
 from glassformer.runtime.weights import InMemory
 
 if TYPE_CHECKING:
+    from glassformer.engine.bridge.executor import BridgeExecutor
     from glassformer.engine.cpu.executor import CpuExecutor
     from glassformer.engine.cpu.weights import PackedMatrix
     from glassformer.engine.gpu.executor import GpuExecutor
@@ -112,7 +114,12 @@ class Executors(Shared):
     def __init__(self, opened: ModelFiles | InMemory, options: ExecutorOptions) -> None:
         self.opened = opened
         self.options = options
-        if isinstance(opened, ModelFiles) and opened.head not in ("causal", "seq2seq"):
+        if isinstance(opened, BridgedFiles):
+            check_bridged_options(
+                opened, executor=options.executor in ("cpu", "gpu"), tensor_parallel=options.split, cache=options.cache,
+                activations=options.activations,
+            )  # fmt: skip
+        elif isinstance(opened, ModelFiles) and opened.head not in ("causal", "seq2seq"):
             if options.executor == "gpu":
                 raise ExecutorError(
                     f"the GPU engine runs models that write text, and {opened.name} only reads. "
@@ -130,6 +137,8 @@ class Executors(Shared):
     @cached_property
     def executor(self) -> Executor:
         """What runs a model that generates text."""
+        if self.bridge is not None:
+            return self.bridge
         if self.options.split:
             return self._split_executor()
         engine = self.gpu_executor or self.cpu_executor
@@ -141,9 +150,18 @@ class Executors(Shared):
         return PlainExecutor(module)
 
     @cached_property
+    def bridge(self) -> BridgeExecutor | None:
+        """The executor of a model that transformers computes, and what unembeds the states of one that only reads."""
+        if not isinstance(self.opened, BridgedFiles):
+            return None
+        from glassformer.engine.bridge.executor import BridgeExecutor
+
+        return BridgeExecutor(self.opened.model)
+
+    @cached_property
     def gpu_executor(self) -> GpuExecutor | None:
         """The executor of a model that the GPU engine runs; None where another does."""
-        if not self.options.gpu or not isinstance(self.opened, ModelFiles):
+        if not self.options.gpu or not isinstance(self.opened, ModelFiles) or isinstance(self.opened, BridgedFiles):
             return None
         asked = self.options.executor == "gpu"
         reason = self.gpu_reason
@@ -200,6 +218,8 @@ class Executors(Shared):
         """The PyTorch model, an object of the compatible API."""
         if isinstance(self.opened, InMemory):
             return self.opened.module
+        if isinstance(self.opened, BridgedFiles):
+            return self.opened.model.module
         if self.options.split:
             raise ExecutorError(
                 f"{self.opened.name} is split among {self.options.tensor_parallel} processes, none of which has the whole "
@@ -275,7 +295,7 @@ class Executors(Shared):
 
     def _native(self, make: Callable[[ModelFiles], Native]) -> Native | None:
         """What `make` builds with the CPU engine; None and a note where it cannot, unless it was asked for by name."""
-        if not self.options.native or not isinstance(self.opened, ModelFiles):
+        if not self.options.native or not isinstance(self.opened, ModelFiles) or isinstance(self.opened, BridgedFiles):
             return None
         self.opened.check_sizes()
         if self.options.executor == "auto" and not _is_library_ready():

@@ -87,7 +87,7 @@ def load(
     """
     dtype = dtype if dtype is None else str(dtype).removeprefix("torch.")  # torch.bfloat16 works too
     options = ExecutorOptions(executor, dtype, cache, activations, batch_invariant, tensor_parallel)
-    opened = open_weights(name, weights, adapter, adapter_mode, progress)
+    opened = open_weights(name, weights, adapter, adapter_mode, progress, dtype)
     _ = opened.config, opened.tensors  # a broken checkpoint raises now, not at the first token
     return Model(opened, Executors(opened, options))
 
@@ -247,6 +247,11 @@ class Model(Shared, ModelOperations):
 
         Weights are shared with the plain executor; packed ones become float32.
         """
+        if self.changes and self.executors.bridge is not None:
+            raise InputError(
+                f"{self.name} is computed by transformers, whose module knows nothing of changes: they are made in each "
+                "text that is read or written. Take the module of the unchanged model."
+            )
         return self.executors.module.changed(self.changes) if self.changes else self.executors.module
 
     @property
@@ -272,6 +277,8 @@ class Model(Shared, ModelOperations):
         states = residual_states(states, self.config.hidden_size)
         if self.writes:
             return self.executor.unembed(states)
+        if self.head == "masked" and self.executors.bridge is not None:
+            return self.executors.bridge.unembed(states)
         if self.head != "masked":
             raise InputError(f"{self.name} scores no tokens ({self.head}), so its hidden states have no logits.")
         module = self.module

@@ -19,6 +19,7 @@ from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.sentence_pooling import SentenceSettings
 from glassformer.checkpoint.stored_tensors import ComputedFile
 from glassformer.decoding import GenerationConfig
+from glassformer.engine.bridge.files import BridgedFiles, bridged, check_bridged_options
 from glassformer.ground.errors import InputError, did_you_mean, spell
 from glassformer.ground.progress import NamedProgress
 from glassformer.model_files import (
@@ -78,11 +79,18 @@ class InMemory:
 
 def open_weights(
     name: str | os.PathLike[str], weights: str | None, adapter: AdapterNames | None, adapter_mode: str,
-    progress: NamedProgress | None,
+    progress: NamedProgress | None, dtype: str | None = None,
 ) -> ModelFiles:  # fmt: skip
-    """A model with its adapters; it is quantized after they are merged, but before they stand beside it."""
+    """A model with its adapters; it is quantized after they are merged, but before they stand beside it.
+
+    `dtype`: what PyTorch computes in, for a model that transformers computes.
+    """
     check_adapter_mode(adapter_mode)
     opened, own_adapter = open_base(name, progress=progress)
+    opened = bridged(opened, dtype)
+    if isinstance(opened, BridgedFiles):
+        check_bridged_options(opened, weights=weights, adapter=adapter or own_adapter)
+        return opened
     if weights is None and (method := opened.packed_by) is not None:
         expanded = [
             tensor for tensor in opened.tensors.values() if isinstance(tensor.file, ComputedFile) and not tensor.packed

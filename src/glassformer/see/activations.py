@@ -27,7 +27,7 @@ from glassformer.ground.arguments import checked_class
 from glassformer.ground.errors import InputError, SiteError, check_context
 from glassformer.ground.files import atomic_file, write_error
 from glassformer.ground.progress import Progress
-from glassformer.ground.sites import ENCODER, SiteName, Watch, axes
+from glassformer.ground.sites import ENCODER, SiteName, Watch, axes, is_module
 from glassformer.see.passes import encoder_pass, grouped, open_row
 from glassformer.see.protocols import ModelLike, RunLike
 from glassformer.see.tokens import Token, describe_tokens
@@ -171,7 +171,7 @@ class Activations:
             return ()
         blueprint = self.model.blueprint
         matches = blueprint.site_names.expand(patterns)
-        return tuple(site for site in matches if site in blueprint.sites or site in patterns)
+        return tuple(site for site in matches if site in blueprint.sites or site in patterns or is_module(site))
 
     @property
     def stream(self) -> dict[str, str]:
@@ -182,9 +182,28 @@ class Activations:
         """The shape of a site's value over the whole text, without its batch axis."""
         sizes = {"length": len(self.ids), "keys": len(self.ids), "source": len(self.source or ())}
         shapes = self.model.blueprint.sites
+        if is_module(site):
+            return sizes["source" if "source" in axes(site) else "length"], self._module_width(site)
         if site not in shapes:
             raise SiteError(f"{self.model.name} has no site {site!r}.")
         return tuple(sizes[size] if isinstance(size, str) else size for size in shapes[site][1:])
+
+    def _module_width(self, site: str) -> int:
+        """How many numbers a module gives for each token: a pass tells, over the first one where that is possible."""
+        if site not in self._module_widths:
+            watch = Watch(frozenset({site}))
+            if self.model.writes:
+                with open_row(self.model.executor, self.source) as row:
+                    (output,) = self.model.executor.run([Feed(row, self.ids[:1], Want.NONE, watch=watch)])
+                value = output.sites[site]
+            else:
+                value = encoder_pass(self.model, self.ids, watch, second=self.second)[1][site]
+            self._module_widths[site] = int(value.shape[-1])
+        return self._module_widths[site]
+
+    @cached_property
+    def _module_widths(self) -> dict[str, int]:
+        return {}
 
     def at(self, site: SiteName) -> Floats:
         """The value at one site, for the whole text: (…, length, …) as its axes say, without the batch."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from glassformer.engine.protocol import BlockInput, Executor, Row
 from glassformer.ground.sites import Watch
@@ -50,10 +50,14 @@ def encoder_pass(
 
     `begin`: the first block that is computed, and what enters it. `second`: where the second of two texts begins.
     """
+    watch = Watch(watch.reads, {**model.changes, **watch.changes})
+    if (own_pass := getattr(model.opened, "read_pass", None)) is not None:  # transformers computes it
+        logits, sites = own_pass(ids, watch, begin, second)
+        return logits, sites
     module = model.module
     import torch
 
-    watch, tokens = Watch(watch.reads, {**model.changes, **watch.changes}), torch.tensor([list(ids)])
+    tokens = torch.tensor([list(ids)])
     types = None
     if second is not None and "token_type_ids" in model.tokenizer.model_input_names:
         types = (torch.arange(len(ids)) >= second).long()[None]
@@ -65,6 +69,6 @@ def encoder_pass(
             ready = replace(ready, begin=(begin.block, torch.from_numpy(begin.states)[None].to(module.dtype)))
         given = {} if types is None else {"token_type_ids": types}
         output = module(tokens, watch=watch, p=ready, **given)
-    logits: Any = getattr(output, "logits", None)
+    logits = getattr(output, "logits", None)
     sites = {site: value[0].float().numpy() for site, value in (output.sites or {}).items()}
     return None if logits is None else logits[0].float().numpy(), sites

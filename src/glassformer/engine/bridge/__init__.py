@@ -1,0 +1,1 @@
+"""The bridge: models that transformers computes, run and watched as any other."""
