@@ -65,13 +65,13 @@ def test_a_fused_gate_reads_the_two_halves_of_its_matrix() -> None:
     gates, ups = (matrix for matrix in step.matrices if isinstance(matrix, MatrixRef))
     assert gates.names == ups.names == ("model.layers.0.mlp.gate_up_proj.weight",)
     assert gates.shape == ups.shape == (80, 48)
-    assert (gates.part, ups.part) == (RowRuns(80, 0, 1, 1), RowRuns(80, 1, 1, 1))
+    assert (gates.part, ups.part) == (RowRuns(80, 0, 80, 1), RowRuns(80, 80, 80, 1))
 
 
 def test_heads_that_take_turns_in_a_projection_are_three_matrices() -> None:
     step = next(step for step in lowered_family("gpt_neox").steps if len(step.matrices) == 3)
     parts = [matrix.part for matrix in step.matrices if isinstance(matrix, MatrixRef)]
-    assert parts == [RowRuns(12, first, 3, 4) for first in range(3)]
+    assert parts == [RowRuns(12, 12 * first, 36, 4) for first in range(3)]
     rows = [part.rows.tolist() for part in parts if part is not None]
     assert rows[1][:13] == [*range(12, 24), 48]
     assert sorted(row for part in rows for row in part) == list(range(3 * 48))

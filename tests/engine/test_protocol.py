@@ -20,14 +20,22 @@ from tests.engine.executors import EXECUTORS, Subject, write_checkpoint
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture(scope="module", params=[None, 6], ids=["full", "windowed"])
+WINDOWED = {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "full": ("qwen3", {}), "windowed": ("qwen3", WINDOWED), "recurrent": ("qwen3_5_text", {}),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
-    window = {"use_sliding_window": True, "sliding_window": request.param, "max_window_layers": 1} if request.param else {}
-    return write_checkpoint(tmp_path_factory.mktemp("rows"), "qwen3", **window)
+    family, changes = KINDS[request.param]
+    return write_checkpoint(tmp_path_factory.mktemp("rows"), family, **changes)
 
 
 @pytest.fixture(params=EXECUTORS)
 def subject(checkpoint: Subject, request: pytest.FixtureRequest) -> Subject:
+    if request.param == "gpu" and checkpoint.blueprint.state_size:
+        pytest.skip("the GPU engine runs no layers that keep a state")
     return checkpoint.with_executor(request.param)
 
 

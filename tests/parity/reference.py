@@ -25,24 +25,27 @@ from tests.parity.configs import (
     LLAMA3_ROPE,
     PAIRS,
     RANDOM,
+    RECURRENT,
     ROPES,
     TINY,
     decoders,
     encoder_decoders,
     experts,
+    recurrent,
 )
 
 logging.getLogger("transformers").setLevel(logging.ERROR)
 transformers.utils.logging.disable_progress_bar()
 
-NOT_ON_GPU = {**decoders.NOT_ON_GPU, **experts.NOT_ON_GPU}
+NOT_ON_GPU = {**decoders.NOT_ON_GPU, **recurrent.NOT_ON_GPU, **experts.NOT_ON_GPU}
 SINUSOIDAL = encoder_decoders.SINUSOIDAL
-NOT_SPLIT = {**decoders.NOT_SPLIT, **experts.NOT_SPLIT}
+NOT_SPLIT = {**decoders.NOT_SPLIT, **recurrent.NOT_SPLIT, **experts.NOT_SPLIT}
 ON_GPU = (*(family for family in DECODERS if family not in NOT_ON_GPU), *PAIRS)  # what the GPU engine runs
 
 __all__ = [
     "DECODERS", "DENSE", "ENCODERS", "EXPERTS", "FAMILIES", "HEADS", "LLAMA3_ROPE", "NOT_ON_GPU", "NOT_SPLIT", "ON_GPU",
-    "PAIRS", "ROPES", "SINUSOIDAL", "TINY", "auto", "build", "config", "in_checkpoint", "random_changes", "write",
+    "PAIRS", "RECURRENT", "ROPES", "SINUSOIDAL", "TINY", "auto", "build", "config", "in_checkpoint", "random_changes",
+    "write",
 ]  # fmt: skip
 
 AUTO = {  # our word for a head: how its Auto class ends, with the reference and with us
@@ -69,7 +72,7 @@ def build(model_type: str, head: str = "CausalLM", dtype: torch.dtype = torch.fl
     model = auto(head).from_config(config(model_type, **changes), dtype=dtype, attn_implementation="eager").eval()
     generator = torch.Generator().manual_seed(7)
     norms = {module for module in model.modules() if "Norm" in type(module).__name__}
-    added_to_one = ("GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm", "NemotronLayerNorm1P")
+    added_to_one = ("GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm", "NemotronLayerNorm1P", "Qwen3_5RMSNorm")
     centred = {module for module in norms if type(module).__name__ in added_to_one}
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -22,7 +22,7 @@ from glassformer.ops.rope import Rope
 FORMER_TYPES = {"new": "gte"}  # model types as a family's authors called them, before transformers had it
 SHARED = frozenset(
     {
-        "blueprint", "bounds", "bridged", "config", "layer_types", "multimodal", "other_fields", "routed",
+        "blueprint", "bounds", "bridged", "config", "gated_delta", "layer_types", "multimodal", "other_fields", "routed",
         "synonyms",
     }
 )  # fmt: skip

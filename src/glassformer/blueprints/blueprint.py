@@ -16,19 +16,24 @@ from glassformer.blueprints.synonyms import synonyms
 from glassformer.ground.sites import AFTER, SiteNames, Synonyms
 from glassformer.ops.activate import build_activate, build_learned_activate
 from glassformer.ops.add import build_add, build_identity
-from glassformer.ops.attend import build_attend
+from glassformer.ops.attend import Attend, build_attend
+from glassformer.ops.causal_conv import build_causal_conv
+from glassformer.ops.columns import build_columns
 from glassformer.ops.embed import build_embed
 from glassformer.ops.experts import ExpertGate, build_expert_gate, build_expert_linear, build_route
 from glassformer.ops.gate import build_fused_gate, build_gate, build_gated
-from glassformer.ops.heads import build_fused_heads, build_heads, build_separate_heads
+from glassformer.ops.heads import build_fused_heads, build_heads, build_heads_at, build_separate_heads
 from glassformer.ops.linear import build_linear
-from glassformer.ops.norm import build_norm
+from glassformer.ops.norm import build_l2_norm, build_norm
 from glassformer.ops.op import Op, Shape, Weight
 from glassformer.ops.position import build_distance_vectors, build_position, build_relative_bias
 from glassformer.ops.recorder import Recorder, UnweightedModule, Value
+from glassformer.ops.recur import build_recur
 from glassformer.ops.rope import Rope
 from glassformer.ops.rotate import Rotate, build_rotate
 from glassformer.ops.scores import build_pool, build_scores
+from glassformer.ops.time_step import build_decay, build_time_step
+from glassformer.ops.token_mixer import TokenMixer
 
 __all__ = ["Blueprint", "Builder", "Family", "Head", "Value"]
 
@@ -71,6 +76,20 @@ class Blueprint:
     def routed_blocks(self) -> tuple[int, ...]:
         """The numbers of the blocks that have experts."""
         return tuple(op.block for op in self.ops_of(ExpertGate) if op.block is not None)
+
+    @cached_property
+    def state_size(self) -> int:
+        """How many numbers a row keeps from one token to the next, beside keys and values."""
+        return sum(op.state_size for op in self.ops)
+
+    def caching_layers(self, stack: str = "") -> int:
+        """How many layers of a stack have keys and values that an engine keeps."""
+        return sum(op.caches_keys and op.stack == stack and not op.cross for op in self.ops_of(TokenMixer))
+
+    @cached_property
+    def attention_patterns(self) -> tuple[str, ...]:
+        """The sites of the patterns by which tokens attend, which are sums of one; those of states are none."""
+        return tuple(op.inner_site("pattern") for op in self.ops_of(Attend))
 
     @cached_property
     def site_names(self) -> SiteNames:
@@ -135,12 +154,19 @@ class Builder(Recorder):
     relative_bias = build_relative_bias
     distance_vectors = build_distance_vectors
     norm = build_norm
+    l2_norm = build_l2_norm
     linear = build_linear
     heads = build_heads
     separate_heads = build_separate_heads
     fused_heads = build_fused_heads
+    heads_at = build_heads_at
+    columns = build_columns
     rotate = build_rotate
     attend = build_attend
+    causal_conv = build_causal_conv
+    time_step = build_time_step
+    decay = build_decay
+    recur = build_recur
     activate = build_activate
     learned_activate = build_learned_activate
     gate = build_gate

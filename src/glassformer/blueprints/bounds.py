@@ -16,6 +16,7 @@ INT32 = 2**31 - 1
 MAX_LAYERS = 4096
 MAX_LABELS = 1 << 20
 MAX_DISTANCE = 1 << 15  # of T5's relative positions; the CPU engine has a number for each
+MAX_KERNEL = 64  # tokens that a convolution reads, in the CPU engine
 MAX_SINUSOIDS = 1 << 14  # positions of the model from scratch; the CPU engine has a row for each
 
 HeldBy = Literal["tensors", "dimension"]
@@ -54,15 +55,18 @@ BOUNDS: Mapping[str, Bounds] = {  # of every number in any family's config
         (
             "vocab_size", "hidden_size", "intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "num_attention_heads",
             "encoder_attention_heads", "type_vocab_size", "embedding_size", "moe_intermediate_size",
-            "shared_expert_intermediate_size",
+            "shared_expert_intermediate_size", "linear_key_head_dim", "linear_value_head_dim", "linear_num_key_heads",
+            "linear_num_value_heads",
         ),
         SIZE,
     ),
     **dict.fromkeys(("num_key_value_heads", "head_dim", "output_size"), SIZE_OR_DEFAULT),
     **dict.fromkeys(("max_position_embeddings", "sliding_window"), LENGTH),
     "local_attention": Bounds(),
+    "linear_conv_kernel_dim": Bounds(1, MAX_KERNEL),
     **dict.fromkeys(("max_relative_positions", "position_buckets"), Bounds(-1, MAX_DISTANCE)),  # -1: follows from others
     **dict.fromkeys(("sliding_window_pattern", "_sliding_window_pattern", "no_rope_layer_interval"), LENGTH),
+    "full_attention_interval": LENGTH,
     "max_window_layers": Bounds(),
     **dict.fromkeys(("num_experts", "num_experts_per_tok"), EXPERTS),
     "decoder_sparse_step": LENGTH,

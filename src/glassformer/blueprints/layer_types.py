@@ -1,4 +1,5 @@
-"""Layers of two kinds: some look back over a sliding window, perhaps with a RoPE of their own, others to the beginning."""
+"""Layers of two kinds: some look to the beginning, others back over a sliding window, perhaps with a RoPE of their own, or
+something else."""
 
 from __future__ import annotations
 
@@ -15,31 +16,49 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 @dataclass(kw_only=True)
-class Config(llama.Config):
-    default_period: ClassVar[int]  # every n-th layer looks to the beginning, where a file lists no kinds
+class TwoKindsConfig(llama.Config):
+    """Layers that look to the beginning, and others between them."""
 
-    sliding_window: int | None = 4096
+    default_period: ClassVar[int]  # every n-th layer looks to the beginning, where a file lists no kinds
+    period_names: ClassVar[tuple[str, ...]]  # by which files have another n
+    other_kind: ClassVar[str]  # what the layers between them are
+
     layer_types: list[str] | None = None
 
     @classmethod
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
         layers = raw.get("num_hidden_layers")
-        period = raw.pop("sliding_window_pattern", None) or raw.get("_sliding_window_pattern") or cls.default_period
+        period = next((raw[name] for name in cls.period_names if raw.get(name)), cls.default_period)
+        raw.pop(cls.period_names[0], None)
         if raw.get("layer_types") is None and isinstance(layers, int) and isinstance(period, int):
-            raw["layer_types"] = [FULL if (layer + 1) % period == 0 else SLIDING for layer in range(layers)]
+            raw["layer_types"] = [FULL if (layer + 1) % period == 0 else cls.other_kind for layer in range(layers)]
         return super().prepare(raw)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         kinds = self.layer_types or []
-        if len(kinds) != self.num_hidden_layers or not set(kinds) <= {FULL, SLIDING}:
+        if len(kinds) != self.num_hidden_layers or not set(kinds) <= {FULL, self.other_kind}:
             raise ConfigError(
-                f"config field 'layer_types' must name one of {SLIDING}, {FULL} for each of the "
+                f"config field 'layer_types' must name one of {self.other_kind}, {FULL} for each of the "
                 f"{self.num_hidden_layers} layers, not {brief(kinds)}."
             )
 
+    def is_full(self, layer: int) -> bool:
+        """Whether a layer looks to the beginning."""
+        return (self.layer_types or [])[layer] == FULL
+
+
+@dataclass(kw_only=True)
+class Config(TwoKindsConfig):
+    """The others look back over a window."""
+
+    period_names = ("sliding_window_pattern", "_sliding_window_pattern")
+    other_kind = SLIDING
+
+    sliding_window: int | None = 4096
+
     def is_local(self, layer: int) -> bool:
-        return (self.layer_types or [])[layer] == SLIDING
+        return not self.is_full(layer)
 
     def window(self, layer: int) -> int | None:
         return self.sliding_window if self.is_local(layer) else None

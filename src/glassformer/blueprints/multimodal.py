@@ -16,6 +16,7 @@ AnyTensor = TypeVar("AnyTensor")
 
 TEXT_FAMILIES: Mapping[str, str] = {  # of the text part, where its config names none that is known
     "gemma3": "gemma3_text", "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "mistral3": "mistral", "llava": "llama",
+    "qwen3_5": "qwen3_5_text",
 }  # fmt: skip
 SHARED_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype")  # of both, where the part has none
 TEXT_NAMES: Mapping[str, str] = {  # how the text part's tensors begin, and how the family's do
@@ -53,7 +54,7 @@ def _one_axis(text: Mapping[str, Any]) -> dict[str, Any]:
     ropes = {name: text[name] for name in ("rope_scaling", "rope_parameters") if isinstance(text.get(name), Mapping)}
     for name, rope in ropes.items():
         kind = rope.get("rope_type", rope.get("type"))
-        kept = {field: value for field, value in rope.items() if field not in ("mrope_section", "type")}
+        kept = {field: value for field, value in rope.items() if field not in ("mrope_section", "mrope_interleaved", "type")}
         ropes[name] = {**kept, **({} if kind is None else {"rope_type": "default" if kind == "mrope" else kind})}
     return ropes
 

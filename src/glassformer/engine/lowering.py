@@ -31,16 +31,16 @@ class Lowering(ProgramWriter):
                 op.lower(self, index)
                 self.free_unneeded(index)
         if self.stack:
-            for op in self.ops:
-                op.lower_at_source(self)
+            for index, op in enumerate(self.ops):
+                op.lower_at_source(self, index)
         if self.program.scores is not None:
             self._restrict_to_scored()
         return self.program
 
     def _restrict_to_scored(self) -> None:
-        """After the last keys and values are stored, only scored tokens are needed, but for a later watched site."""
+        """After the last change of what rows hold, only scored tokens are needed, but for a later watched site."""
         steps = self.program.steps
-        last = max(index for index, step in enumerate(steps) if step.kind.stores_kv)
+        last = max(index for index, step in enumerate(steps) if step.kind.changes_row)
         for index, step in enumerate(steps[last + 1 :], last + 1):
             step.after_cache = True
             if index >= self.last_watched_step:

@@ -8,7 +8,8 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from glassformer.engine import checks
 from glassformer.engine.protocol import Row
-from glassformer.engine.row_history import RereadRows, RowHistory, forked
+from glassformer.engine.row_history import RowHistory, forked
+from glassformer.engine.row_states import RowState, StatefulRows
 from glassformer.ground.ownership import ForkSafeLock, NotCopied
 
 PAGE = 64  # tokens of a page
@@ -59,17 +60,19 @@ class PagedRow(Generic[PagesType]):
     source: tuple[int, ...] = ()  # token ids for the encoder
     encoded: bool = False
     history: RowHistory | None = None  # where it may have to be read anew
+    state: RowState | None = None  # where layers keep one
 
     def fork(self, length: int) -> Self:
         source = self.source_pages.share(len(self.source)) if self.source_pages is not None else None
-        history = forked(self.history, length)
-        return type(self)(self.pages.share(length), source, length, True, self.source, self.encoded, history)
+        history, state = forked(self.history, length), None if self.state is None else self.state.fork(length)
+        return type(self)(self.pages.share(length), source, length, True, self.source, self.encoded, history, state)
 
     def take_over(self, other: Self) -> None:
         """Hold what another row holds, which is not used any more."""
         self.release()
         self.pages, self.source_pages = other.pages, other.source_pages
-        self.length, self.source, self.encoded, self.history = other.length, other.source, other.encoded, other.history
+        self.length, self.source, self.encoded = other.length, other.source, other.encoded
+        self.history, self.state = other.history, other.state
 
     def release(self) -> None:
         self.pages.truncate(0)
@@ -80,7 +83,7 @@ class PagedRow(Generic[PagesType]):
 RowType = TypeVar("RowType", bound=PagedRow[Any])
 
 
-class PagedRows(NotCopied, RereadRows, Generic[RowType]):
+class PagedRows(NotCopied, StatefulRows, Generic[RowType]):
     """The part of an executor that is about rows."""
 
     _row_type: type[RowType]
@@ -94,7 +97,7 @@ class PagedRows(NotCopied, RereadRows, Generic[RowType]):
     def open(self, source: Sequence[int] | None = None) -> RowType:
         ids = self._checks.source(source)
         pages, source_pages = self._new_pages(), self._new_pages() if ids else None
-        return self._row_type(pages, source_pages, source=ids, history=self._new_history())
+        return self._row_type(pages, source_pages, source=ids, history=self._new_history(), state=self._new_state())
 
     @checks.locked
     def fork(self, row: Row, length: int | None = None) -> RowType:
@@ -114,6 +117,8 @@ class PagedRows(NotCopied, RereadRows, Generic[RowType]):
         cached.length = max(0, min(cached.length, length))
         cached.pages.truncate(cached.length)
         cached.history = forked(cached.history, cached.length)
+        if cached.state is not None:
+            cached.state.go_back(cached.length)
         return cached.length
 
     @checks.locked

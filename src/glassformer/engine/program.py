@@ -9,6 +9,7 @@ Shapes: buffers (tokens, width).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -22,11 +23,11 @@ from glassformer.ops.rope import Rope
 
 
 class NormKind(IntEnum):
-    NO_NORM, RMS_NORM, LAYER_NORM = range(3)
+    NO_NORM, RMS_NORM, LAYER_NORM, L2_NORM = range(4)
 
 
 class Activation(IntEnum):
-    SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2, SIGMOID, XIELU = range(9)
+    SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2, SIGMOID, XIELU, NO_ACTIVATION = range(10)
 
 
 class Epilogue(IntEnum):
@@ -45,6 +46,8 @@ class StepKind(IntEnum):
     GATE = 13  # act(input) * second input; the GPU engine, which has no adapters beside, has none
     DISTANCE_SCORES = 14
     ROUTE, EXPERT_MATMUL, EXPERT_SUM = range(15, 18)
+    CAUSAL_CONV, TIME_STEP, DECAY = range(18, 21)
+    RECUR, RECUR_PATTERN, RECUR_VALUES = range(21, 24)
 
     @property
     def rotates(self) -> bool:
@@ -54,6 +57,11 @@ class StepKind(IntEnum):
     def stores_kv(self) -> bool:
         return self in (StepKind.KV_STORE, StepKind.ROPE_KV_STORE)
 
+    @property
+    def changes_row(self) -> bool:
+        """Whether it changes what a row holds for its next tokens."""
+        return self.stores_kv or self in (StepKind.CAUSAL_CONV, StepKind.RECUR)
+
 
 class TokenScope(IntEnum):
     """Which tokens a step computes; gathered: those that are scored, written without gaps."""
@@ -62,7 +70,7 @@ class TokenScope(IntEnum):
 
 
 class RowRuns(NamedTuple):
-    """Some rows of a fused matrix: every `step`-th run of `size` rows, from the `first` run on."""
+    """Some rows of a fused matrix: runs of `size` rows, the `first` row on; each begins `step` rows after the one before."""
 
     size: int
     first: int
@@ -71,12 +79,12 @@ class RowRuns(NamedTuple):
 
     @property
     def rows(self) -> npt.NDArray[np.intp]:
-        starts = (self.first + self.step * np.arange(self.runs)) * self.size
+        starts = self.first + self.step * np.arange(self.runs)
         return (starts[:, None] + np.arange(self.size)).reshape(-1)
 
     @property
     def contiguous(self) -> bool:
-        return self.step == 1 or self.runs == 1
+        return self.step == self.size or self.runs == 1
 
 
 class MatrixRef(NamedTuple):
@@ -110,6 +118,8 @@ class NormRef(NamedTuple):
     offset: float  # added to the weight
     eps: float
     width: int
+    groups: int = 1  # parts that are normed by themselves
+    repeats: int = 1  # of the weight: parts that share it
 
 
 class DistanceHeads(NamedTuple):
@@ -214,6 +224,16 @@ class ProgramStep:
     distances: DistanceBuckets | None = None  # which of its distance scores a query or a key has with another token
     query_distances: int | None = None  # the buffers of these scores: (tokens, heads * buckets)
     key_distances: int | None = None
+    kernel: str | None = None  # of a convolution: a row of weights for each column
+    kernel_bias: str | None = None
+    kernel_size: int = 0
+    vector: str | None = None  # a number for each column: a time step's bias, or a decay's rate
+    least: float = 0.0  # time steps are cut at these
+    most: float = math.inf
+    state_offset: int = 0  # where its state begins among a row's
+    key_size: int = 0
+    delta: bool = False  # what the state has for a key already is taken from a value before it is written
+    state_norms: int | None = None  # the buffer that a state's norms are written to, by head
 
 
 @dataclass(frozen=True)
@@ -244,6 +264,20 @@ class SiteLocation:
         return rows[None] if self.heads is None else rows.reshape(len(rows), self.heads, -1).swapaxes(0, 1)[None]
 
 
+class StateLocation(NamedTuple):
+    """Where a site's value lies in the state that a row has after its pass: (heads, key_size, head_size)."""
+
+    offset: int
+    heads: int
+    key_size: int
+    head_size: int
+
+    def value(self, state: Any) -> Any:
+        """The site's value, of all of a row's state."""
+        count = self.heads * self.key_size * self.head_size
+        return state[self.offset : self.offset + count].reshape(1, self.heads, self.key_size, self.head_size)
+
+
 class PatternChange(NamedTuple):
     """A changed pattern, the buffer of the heads that follow from it, and that of everybody's heads."""
 
@@ -257,6 +291,7 @@ class Program:
     steps: list[ProgramStep] = field(default_factory=list)
     buffers: list[BufferShape] = field(default_factory=list)
     sites: dict[str, SiteLocation] = field(default_factory=dict)
+    states: dict[str, StateLocation] = field(default_factory=dict)  # sites that are read and changed after the pass
     changed_sites: dict[int, list[str]] = field(default_factory=dict)  # before a step: the sites that are changed there
     pattern_changes: dict[int, list[PatternChange]] = field(default_factory=dict)  # the same, for attention patterns
     ropes: list[tuple[Rope, int]] = field(default_factory=list)  # with the size of a head

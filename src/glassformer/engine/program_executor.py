@@ -93,10 +93,8 @@ class ProgramModel(NotCopied, Generic[Prepared]):
         """What a page holds of each stack's tokens; an encoder's heads may differ from its decoder's."""
         blueprint = self.blueprint
         keys = {op.stack: blueprint.ops[op.inputs[1]] for op in blueprint.ops_of(Attend)}
-        return {
-            stack: PageFormat(blueprint.encoder_blocks if stack else blueprint.blocks, *key.head_shape, cache)
-            for stack, key in keys.items()
-        }
+        formats = {stack: PageFormat(blueprint.caching_layers(stack), *key.head_shape, cache) for stack, key in keys.items()}
+        return {"": PageFormat(0, 0, 0, cache), **formats}
 
 
 class ProgramExecutor(ProgramModel[Prepared], PagedRows[RowType], Generic[Prepared, RowType, LogitsType]):

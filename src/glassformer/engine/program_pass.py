@@ -47,6 +47,11 @@ class FeedChunk:
         return self.row.length
 
     @property
+    def is_last(self) -> bool:
+        """Whether the feed ends with it."""
+        return self.offset + self.count == len(self.feed.ids)
+
+    @property
     def text_length(self) -> int:
         """How many tokens the text has that it is read as part of."""
         return read_length(self.feed, self.start)
@@ -178,6 +183,9 @@ class ProgramPass:
             return {}
         reads = chunk.feed.watch.reads
         sites = {site: self.kept_value(site, chunk) for site in self.program.sites if site in reads}
+        if chunk.is_last and chunk.row.state is not None:
+            states, memory = self.program.states, chunk.row.state.memory
+            sites |= {site: location.value(memory).copy() for site, location in states.items() if site in reads}
         if source is not None and self.program.scores is not None:
             of_source = (site for site in reads if site.endswith(SOURCE_SITES))
             sites |= {site: source_value(source, site, len(chunk.row.source)) for site in of_source}
@@ -187,6 +195,14 @@ class ProgramPass:
         """The chunks whose watch changes a site, and how."""
         watches = ((chunk, chunk.feed.watch) for chunk in self.joined)
         return [(chunk, watch.changes[site]) for chunk, watch in watches if watch is not None and site in watch.changes]
+
+    def change_states(self) -> None:
+        """Change what rows keep for their next tokens, after the pass."""
+        for site, location in self.program.states.items():
+            for chunk, change in self.changes_at(site):
+                if chunk.is_last and chunk.row.state is not None:
+                    value = location.value(chunk.row.state.memory)
+                    value[...] = change.apply(value, where_of(site, chunk.start, chunk.start + len(chunk.feed.ids)))
 
     def replace_changed_heads(self, change: PatternChange) -> None:
         """Heads from a changed pattern, for the chunks that change it; all others keep what attention computed."""

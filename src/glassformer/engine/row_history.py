@@ -46,6 +46,14 @@ class ReadTokens:
         begin = None if self.begin is None else self.begin._replace(states=self.begin.states[:count])
         return ReadTokens(self.start, self.ids[:count], parents, self.changes, vectors, begin)
 
+    def after(self, length: int) -> ReadTokens:
+        """Those that come after a row's first `length` tokens."""
+        first = max(0, length - self.start)
+        if not first:
+            return self
+        vectors = None if self.vectors is None else self.vectors[first:]
+        return replace(self, start=length, ids=self.ids[first:], parents=None, vectors=vectors)
+
     def is_continued_by(self, other: ReadTokens) -> bool:
         """Whether one pass over both gives what a pass over each gave."""
         if any(part is not None for tokens in (self, other) for part in (tokens.parents, tokens.vectors, tokens.begin)):
@@ -130,14 +138,26 @@ class RereadRows:
     def _side(self, length: int) -> int:
         return sum(length > switch for switch in self._switches)
 
+    def _keeps_history(self) -> bool:
+        """Whether rows keep what they were fed."""
+        return bool(self._switches)
+
+    def _begin_again(self, row: HasHistory) -> None:
+        """Let a row be read from its first token."""
+        row.length = 0
+
+    def _run_feeds_of(self, feeds: Sequence[Feed], rows: Sequence[Any]) -> Any:
+        """Passes over feeds, for rows that hold all that stands before them."""
+        return self._run_feeds(feeds, rows)
+
     def _run_rows(self, feeds: Sequence[Feed], rows: Sequence[HasHistory]) -> Any:
         """Passes over feeds; before them, rows are read anew that need it."""
-        if not self._switches:
+        if not self._keeps_history():
             return self._run_feeds(feeds, rows)
         starts = [row.length - (0 if feed.begin is None else len(feed.ids)) for feed, row in zip(feeds, rows, strict=True)]
         lengths = [read_length(feed, start) for feed, start in zip(feeds, starts, strict=True)]
         self._read_anew(rows, lengths)
-        scores = self._run_feeds(feeds, rows)
+        scores = self._run_feeds_of(feeds, rows)
         for feed, row, start, length in zip(feeds, rows, starts, lengths, strict=True):
             self._record(row, feed, start, length)
         return scores
@@ -158,12 +178,13 @@ class RereadRows:
         before = [row.length for row, _, _ in stale]
         try:
             for row, history, _ in stale:
-                history.side, row.length = None, 0
+                history.side = None
+                self._begin_again(row)
             for parts in zip_longest(*(history.tokens for _, history, _ in stale)):
                 again: list[tuple[Any, ReadTokens, int]] = [
                     (row, part, length) for (row, _, length), part in zip(stale, parts, strict=True) if part is not None
                 ]
-                self._run_feeds([part.feed(row, length) for row, part, length in again], [row for row, _, _ in again])
+                self._run_feeds_of([part.feed(row, length) for row, part, length in again], [row for row, _, _ in again])
             for _, history, length in stale:
                 history.side = self._side(length)
         finally:
@@ -172,7 +193,7 @@ class RereadRows:
 
     def _begin_steps(self, rows: Sequence[HasHistory], tokens: Sequence[int | None], count: int) -> list[RowSteps]:
         """Before the executor feeds rows their tokens, and then `count` - 1 that it chooses itself."""
-        if not self._switches:
+        if not self._keeps_history():
             return [RowSteps(row, None, 0, 0, count) for row in rows]
         known = [row for row, token in zip(rows, tokens, strict=True) if token is not None]
         self._read_anew(known, [row.length + 1 for row in known])

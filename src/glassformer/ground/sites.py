@@ -39,11 +39,11 @@ SELF_ATTENTION: Mapping[str, tuple[str, ...]] = {
     "attention.query": HEADS,  # after head norms and RoPE
     "attention.key": HEADS,  # of this pass's tokens, as the cache receives them
     "attention.value": HEADS,
-    "attention.decay": ("batch", "heads", "length"),  # of a recurrent layer: what of its state each token keeps
-    "attention.write": ("batch", "heads", "length"),  # how strongly each token is written to it
-    "attention.state_norm": ("batch", "heads", "length"),  # how long the state's numbers are, as a vector, after each token
+    "attention.decay": ("batch", "length", "heads"),  # of a recurrent layer: what of its state each token keeps
+    "attention.write": ("batch", "length", "heads"),  # how strongly each token is written to it
+    "attention.pattern": ("batch", "heads", "length", "keys"),  # sums to one, less a sink's part; of a state: to anything
+    "attention.state_norm": ("batch", "length", "heads"),  # how long the state's numbers are, as a vector, after each token
     "attention.state": ("batch", "heads", "key_size", "head_size"),  # after the last token of the pass
-    "attention.pattern": ("batch", "heads", "length", "keys"),  # each row sums to one, less what a sink takes
     "attention.heads": HEADS,  # each head's output, before they are mixed
     "attention.update": STREAM,  # what attention adds to the stream
     "middle": STREAM,  # the stream after attention
@@ -70,6 +70,7 @@ AFTER: Mapping[str, tuple[str, ...]] = {
     "final": STREAM,  # after the last norm: last_hidden_state
     "scores": ("batch", "length", "vocabulary"),  # the head's output: logits
 }
+MEASURED = ".state_norm"  # how the sites end that can only be read
 BLOCK = {**SELF_ATTENTION, **CROSS_ATTENTION, **MLP}
 MODULE = "module:"  # in front of the name of a PyTorch module: what it gives, (batch, length, and all else as one axis)
 MODULE_AXES = ("batch", "length", "inner")
@@ -268,6 +269,9 @@ class Watch:
             site: as_change(change, pattern) for pattern, change in self.changes.items() for site in names.expand([pattern])
         }
         for site, change in changed.items():
+            if site.endswith(MEASURED):
+                state = site.removesuffix("_norm")
+                raise SiteError(f"{site!r} is measured, and nothing is computed from it. Change {state!r}.")
             if change.heads is not None and "heads" not in axes(site):
                 raise SiteError(f"there are no heads at {site!r}, which has {', '.join(axes(site))}.")
             if any(part.names_numbers for part in parts_of(change)):
@@ -294,7 +298,7 @@ def _check_input(name: str, site: str, order: Mapping[str, int]) -> None:
 
 def _is_of_source(site: str) -> bool:
     """Whether a decoder's site has numbers for the encoder's tokens."""
-    return not site.startswith(ENCODER) and "length" not in axes(site)
+    return not site.startswith(ENCODER) and "source" in axes(site) and "length" not in axes(site)
 
 
 def expand_changes(changes: Mapping[str, Change | SiteFunction], names: SiteNames) -> Mapping[str, Change]:

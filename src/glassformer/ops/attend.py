@@ -39,6 +39,7 @@ from glassformer.ops.recorder import Recorder, Value
 from glassformer.ops.rope import Rope
 from glassformer.ops.rotate import Rotate
 from glassformer.ops.split import contiguous, head_parts
+from glassformer.ops.token_mixer import TokenMixer
 
 
 class HeadValues(Protocol):
@@ -62,18 +63,10 @@ GROWN = ("position_scale", "slopes")  # options that few have: with position and
 OPTIONS = ("causal", "window", "scale", "cross", "softcap", *GROWN)
 
 
-class Attend(Op):
+class Attend(TokenMixer):
     __slots__ = ()
     kind = "attend"
-
-    @property
-    def head_shape(self) -> tuple[int, int]:
-        _, heads, _, size = self.inner_sites[self.inner_site("heads")]
-        return integer(heads), integer(size)
-
-    @property
-    def read_site(self) -> str:
-        return self.inner_site("heads")
+    caches_keys = True
 
     @property
     def cross(self) -> bool:
@@ -201,7 +194,8 @@ class Attend(Op):
         query, key, value = (trace_projection(writer.ops, operand) for operand in self.inputs[:3])
         (heads, size), (kv_heads, _) = query.heads.head_shape, key.heads.head_shape
         options = self.options
-        shape = {"layer": self.block, "heads": heads, "kv_heads": kv_heads, "head_size": size, "cross_attention": self.cross}
+        shape = {"layer": writer.kv_layer(index), "heads": heads, "kv_heads": kv_heads, "head_size": size}
+        shape |= {"cross_attention": self.cross}
         mask = {"causal": bool(options["causal"]), "window": options["window"] or 0}
         mask |= {"scale": options["scale"], "softcap": options["softcap"] or 0.0}
         if self.cross:
@@ -231,14 +225,14 @@ class Attend(Op):
         writer.expose(self.inner_site("heads"), SiteLocation(joined, 0, heads * size, heads))
         writer.set_result(index, joined)
 
-    def lower_at_source(self, writer: ProgramWriter) -> None:
+    def lower_at_source(self, writer: ProgramWriter, index: int) -> None:
         """Keys and values for cross-attention, computed once, with the encoder's states."""
         if not self.cross:
             return
         key, value = (trace_projection(writer.ops, operand) for operand in self.inputs[1:3])
         heads, size = key.heads.head_shape
         buffer = project(writer, [key, value], 2 * heads * size)
-        shape = {"layer": self.block, "kv_heads": heads, "head_size": size, "cross_attention": True}
+        shape = {"layer": writer.kv_layer(index), "kv_heads": heads, "head_size": size, "cross_attention": True}
         writer.emit(StepKind.KV_STORE, input=buffer, key_offset=0, value_offset=heads * size, **shape)
         writer.free(buffer)
 

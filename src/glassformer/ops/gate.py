@@ -5,7 +5,7 @@ Of two results, x may be one number, for all of y.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from glassformer.engine.program import Epilogue, MatrixRef, RowRuns, StepKind
 from glassformer.ops.activate import activation, explain_activation, native_activation, torch_activation
 from glassformer.ops.module_steps import At, Path, Values, part, path_of, step
-from glassformer.ops.op import ArithmeticDraft, Array, Op, TokenContext, Weight
+from glassformer.ops.op import ArithmeticDraft, Array, Backwards, Op, TokenContext, Weight, WeightSource
 from glassformer.ops.products import explain_product, matrix_ref, part_of, product
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value, linear_weights
@@ -79,6 +79,21 @@ class Gate(Op):
             return e.step(name, f"x[{output}]", e.value(self.inputs[0])[output])
         return explain_product(projection, e, output, name, title="weights · input")
 
+    @property
+    def linear_inputs(self) -> tuple[int, ...]:
+        """Of what a gate that is there already lets through, while the gate is held."""
+        return self.inputs[1:]
+
+    @property
+    def held_input(self) -> int | None:
+        return self.inputs[0] if len(self.inputs) == 2 else None
+
+    def linear(self, x: Array, weights: WeightSource, held: Array | None) -> Array:
+        return x if held is None else np.asarray(x * activation(self)(held))
+
+    def backwards(self, g: Array, weights: WeightSource, width: int, held: Callable[[], Array]) -> Backwards:
+        return Backwards(g * activation(self)(held()))
+
     def write_modules(self, derivation: Any, index: int) -> None:
         if len(self.inputs) == 2:
             derivation.add(index, path_of(self.module), step(let_through, self.options["how"]))
@@ -111,7 +126,7 @@ class Gate(Op):
             gates, ups = (matrix_ref(self, weights) for weights in self.halves)
         else:
             matrix = matrix_ref(projection)
-            gates, ups = (part_of(matrix, RowRuns(matrix.shape[0] // 2, part, 1, 1)) for part in (0, 1))
+            gates, ups = (part_of(matrix, RowRuns(self.width, part * self.width, self.width, 1)) for part in (0, 1))
         return gates, ups
 
     def matrices(self, source: Op | None) -> list[MatrixRef]:

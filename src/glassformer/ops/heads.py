@@ -1,6 +1,6 @@
 """heads: split into heads, (batch, heads, length, head_size): of a product of its own, or some of another's.
 
-Options, of the latter: first, step (from the `first` head of the projection on, every `step`-th).
+Options, of the latter: first, step (where the first head begins among the projection's numbers, and how far on the next).
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ class ProjectToHeads(Op):
     def module_label(self) -> str:
         return self.module.rpartition(".")[2] if len(self.weights) > 2 else super().module_label
 
-    def part(self, heads: Array) -> Array:
-        """Those of all heads of a projection (…, heads, head_size) that are its own."""
-        first, step = self.options["first"], self.options["step"]
-        return heads[..., first : first + step * self.head_shape[0] : step, :]
+    @property
+    def runs(self) -> RowRuns:
+        """Which of a projection's numbers are its own."""
+        return RowRuns(self.width, self.options["first"], self.options["step"], self.head_shape[0])
 
     def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
         (x,) = inputs
         if self.weights:
             return product(self, x, token.weights).reshape(*x.shape[:-1], *self.head_shape)
-        return self.part(x.reshape(*x.shape[:-1], -1, self.width))
+        return x[..., self.runs.rows].reshape(*x.shape[:-1], *self.head_shape)
 
     def formula(self) -> str:
         heads, size = self.head_shape
@@ -60,11 +60,11 @@ class ProjectToHeads(Op):
             explain_scaled_product(self, e, index)
             return
         head, column = divmod(index, self.width)
-        e.explain(self.inputs[0], (self.options["first"] + self.options["step"] * head) * self.width + column)
+        e.explain(self.inputs[0], self.options["first"] + self.options["step"] * head + column)
 
     def linear(self, x: Array, weights: WeightSource, held: Array | None) -> Array:
         if not self.weights:
-            return self.part(x.reshape(len(x), -1, self.width))
+            return x[:, self.runs.rows].reshape(len(x), *self.head_shape)
         matrix, _ = matrix_and_bias(self, weights)
         return (x @ matrix.T).reshape(len(x), *self.head_shape)
 
@@ -73,7 +73,7 @@ class ProjectToHeads(Op):
             matrix, bias = matrix_and_bias(self, weights)
             return Backwards(g @ matrix, None if bias is None else g @ bias.astype(g.dtype))
         sent = np.zeros((len(g), width))
-        self.part(sent.reshape(len(g), -1, self.width))[...] = g.reshape(len(g), *self.head_shape)
+        sent[:, self.runs.rows] = g
         return Backwards(sent)
 
     def write_modules(self, derivation: Any, index: int) -> None:
@@ -86,11 +86,8 @@ class ProjectToHeads(Op):
         elif modules:
             derivation.add(index, path[:-1], step(own_heads, At(path), size))
         else:
-            first, every = self.options["first"], self.options["step"]
-            total = integer(derivation.ops[self.inputs[0]].shape[-1]) // size
-            fused = (
-                step(alternating_heads, first, every, size) if every > 1 else step(fused_heads, first, count, total, size)
-            )
+            total = integer(derivation.ops[self.inputs[0]].shape[-1])
+            fused = step(fused_heads, self.options["first"], self.options["step"], count, size, total)
             derivation.add(index, path[:-1] if path in derivation.leaves else path, fused)
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
@@ -101,12 +98,11 @@ class ProjectToHeads(Op):
         matrix = matrix_ref(projection)
         if not self.divides_matrix:
             return matrix
-        count, size = self.head_shape
-        return part_of(matrix, RowRuns(size, self.options["first"], self.options["step"], count))
+        return part_of(matrix, self.runs)
 
     @property
     def divides_matrix(self) -> bool:
-        return not self.weights and self.options["step"] != 1
+        return not self.weights and self.options["step"] != self.width
 
     def matrices(self, source: Op | None) -> list[MatrixRef]:
         projection = source if self.divides_matrix else self
@@ -124,14 +120,14 @@ class ProjectToHeads(Op):
             reason = "query, key and value are one projection here, and there are fewer key heads than ranks"
             raise splitter.cannot_split(self, reason)
         first, step, size = self.options["first"], self.options["step"], self.width
-        starts = [[(first + step * head) * size for head in heads] for heads in splitter.heads[index]]
+        starts = [[first + step * head for head in heads] for heads in splitter.heads[index]]
         return [[range(start, start + size) for start in rank_starts] for rank_starts in starts]
 
     def with_updates(self, rewriter: Any) -> int:
         batch, _, length, _ = self.shape
         heads, size = self.head_shape
         made = rewriter.product(self, self.weights, (batch, length, heads * size))
-        options = {**self.options, "first": 0, "step": 1}
+        options = {**self.options, "first": 0, "step": size}
         appended: int = rewriter.append(replace(self, inputs=(made,), weights=(), options=options))
         return appended
 
@@ -151,19 +147,14 @@ def separate_heads(paths: tuple[Path, ...], read: int, write: int, m: Any, value
 
 
 def fused_heads(
-    first: int, count: int, total: int, size: int, read: int, write: int, m: Any, values: Values, p: Any
+    first: int, every: int, count: int, size: int, total: int, read: int, write: int, m: Any, values: Values, p: Any
 ) -> None:
-    """`count` heads of a projection's, of which a rank of a split model has a share."""
+    """`count` heads of a projection's `total` numbers, of which a rank of a split model has a share."""
     x = values[read]
-    all_heads = x.view(*x.shape[:-1], -1, size).transpose(1, 2)
-    if (there := all_heads.shape[1]) != total:
-        first, count = first * there // total, count * there // total
-    values[write] = all_heads[:, first : first + count]
-
-
-def alternating_heads(first: int, every: int, size: int, read: int, write: int, m: Any, values: Values, p: Any) -> None:
-    x = values[read]
-    values[write] = x.view(*x.shape[:-1], -1, size).transpose(1, 2)[:, first::every]
+    if (there := x.shape[-1]) != total:
+        first = first * there // total if every == size else first
+        count = count * there // total
+    values[write] = x[..., first : first + (count - 1) * every + size].unfold(-1, size, every).transpose(1, 2)
 
 
 def _shape(x: Value, heads: int, size: int) -> tuple[int | str, int, int | str, int]:
@@ -189,4 +180,12 @@ def build_fused_heads(
     b: Recorder, x: Value, module: str, first: int, heads: int, size: int, site: str | None = None, step: int = 1
 ) -> Value:
     """Heads of a projection that makes several things: from its `first` head on, every `step`-th."""
-    return b.record(ProjectToHeads, module, (x,), _shape(x, heads, size), site, first=first, step=step)
+    return build_heads_at(b, x, module, first * size, heads, size, step * size, site)
+
+
+def build_heads_at(
+    b: Recorder, x: Value, module: str, first: int, heads: int, size: int, every: int = 0, site: str | None = None
+) -> Value:
+    """Heads that begin at the `first` of a projection's numbers, and each `every` numbers after the one before; 0: they lie
+    side by side."""
+    return b.record(ProjectToHeads, module, (x,), _shape(x, heads, size), site, first=first, step=every or size)

@@ -100,7 +100,7 @@ class Op:
     kind: ClassVar[str]
     weight_role: ClassVar[WeightRole] = "plain"  # what its matrices are for
     applies_norm: ClassVar[bool] = False  # whether its matmul can do the norm before it
-    holds_input: ClassVar[bool] = False  # whether it is a linear map only while its input is held
+    caches_keys: ClassVar[bool] = False  # whether an engine keeps keys and values of earlier tokens for it
     elementwise: ClassVar[bool] = False  # whether each number of its result is that number of its input, changed
     keeps_heads: ClassVar[bool] = False  # whether heads come out as they went in
     updatable_matrices: ClassVar[int] = 0  # how many it has where an adapter's updates can stand beside them
@@ -209,15 +209,25 @@ class Op:
 
     # As a linear map --------------------------------------------------------------------------------------------
 
+    @property
+    def linear_inputs(self) -> tuple[int, ...]:
+        """Those of its inputs that it is a linear map of."""
+        return self.inputs
+
+    @property
+    def held_input(self) -> int | None:
+        """The input that must be held for that; None: none."""
+        return None
+
     def linear(self, x: Array, weights: WeightSource, held: Array | None) -> Array:
         """What a part x of its input is in its result, without biases: (rows, width), or (rows, heads, head_size).
 
-        `held`: the whole input, by which a norm divides; None: nothing is divided.
+        `held`: the whole held input, by which a norm divides; None: nothing is divided.
         """
         raise TypeError(f"{self.kind} is no linear map")
 
     def backwards(self, g: Array, weights: WeightSource, width: int, held: Callable[[], Array]) -> Backwards:
-        """Back through `linear`. `width`: of its input; `held`: what that was, (rows, width)."""
+        """Back through `linear`. `width`: of its input; `held`: what the held one was, (rows, width)."""
         raise TypeError(f"{self.kind} is no linear map")
 
     # In PyTorch -------------------------------------------------------------------------------------------------
@@ -237,7 +247,7 @@ class Op:
         """Write the steps that compute it; `writer`: a `ProgramWriter`."""
         raise ExecutorError(f"native engines cannot compute {self.kind!r}.")
 
-    def lower_at_source(self, writer: Any) -> None:
+    def lower_at_source(self, writer: Any, index: int) -> None:
         """Write what is computed of it once, with an encoder's states, whose stack it is not in."""
 
     def epilogue(self, writer: Any, index: int, source: int) -> Mapping[str, Any] | None:
@@ -247,6 +257,11 @@ class Op:
     def matrices(self, source: Op | None) -> list[Any]:
         """The matrices (`MatrixRef`) that its steps need; `source`: the op that it reads first."""
         return []
+
+    @property
+    def state_size(self) -> int:
+        """How many numbers a row keeps for it from one token to the next."""
+        return 0
 
     @property
     def divides_matrix(self) -> bool:

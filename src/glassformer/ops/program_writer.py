@@ -11,6 +11,7 @@ from typing import Any
 
 from glassformer.engine.program import BufferShape, MatrixRef, NormRef, Program, ProgramStep, SiteLocation, StepKind
 from glassformer.ops.op import Op
+from glassformer.ops.token_mixer import TokenMixer
 
 
 @dataclass
@@ -44,6 +45,17 @@ class ProgramWriter:
         self.deferred_norms: dict[int, tuple[NormRef, int]] = {}  # and their inputs: done by the matmul that reads them
         self.fused: set[int] = set()  # ops that an earlier one has done
         self.last_watched_step = 0
+
+    def kv_layer(self, index: int) -> int:
+        """Where in a page the keys and values of an attention lie: those before it have the places before."""
+        op = self.ops[index]
+        assert isinstance(op, TokenMixer)
+        before = (other for other in self.ops[:index] if isinstance(other, TokenMixer) and other.caches_keys)
+        return sum((other.stack, other.cross) == (op.stack, op.cross) for other in before)
+
+    def state_offset(self, index: int) -> int:
+        """Where an op's state begins among all that a row keeps."""
+        return sum(op.state_size for op in self.ops[:index] if op.stack == self.ops[index].stack)
 
     def readers(self, index: int) -> list[Op]:
         """The ops that read an op's result."""

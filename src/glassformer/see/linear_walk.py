@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from glassformer.blueprints import Blueprint, Op
 from glassformer.ground.sites import axes
-from glassformer.ops.attend import Attend
 from glassformer.ops.op import TokenContext
+from glassformer.ops.token_mixer import TokenMixer
 from glassformer.see.activations import Activations
 from glassformer.see.protocols import ModelLike
 from glassformer.see.view import Floats
@@ -81,7 +81,7 @@ class LinearWalk:
                 if part_name(self.ops[update]) in ("attention", "cross"):
                     self._update_of[update] = update
                     self._send(update, rows, g)
-            elif isinstance(op, Attend):
+            elif isinstance(op, TokenMixer):
                 yield Arrival("heads", index, rows, g.reshape(len(rows), *op.head_shape))
             else:
                 self._through(index, op, rows, g)
@@ -109,11 +109,9 @@ class LinearWalk:
 
     def _through(self, index: int, op: Op, rows: Rows, g: Doubles) -> None:
         """On to what an op's result was computed from."""
-        (width, *_) = (self.ops[source].shape[-1] for source in op.inputs)
+        (width, *_) = (self.ops[source].shape[-1] for source in op.linear_inputs)
         assert isinstance(width, int)
-        sent, constants = op.backwards(
-            g, self.model, width, lambda: self.value(op.inputs[0])[[self.positions[row] for row in rows]]
-        )
+        sent, constants = op.backwards(g, self.model, width, lambda: self._held(op)[[self.positions[row] for row in rows]])
         update = self._update_of.get(index)
         if constants is not None:
             for row, constant in zip(rows.tolist(), constants.tolist(), strict=True):
@@ -121,10 +119,15 @@ class LinearWalk:
                     self.constants[row] += constant
                 else:
                     self.update_constants[row][update] = self.update_constants[row].get(update, 0.0) + constant
-        for source in op.inputs:
+        for source in op.linear_inputs:
             if update is not None:
                 self._update_of[source] = update
             self._send(source, rows, sent)
+
+    def _held(self, op: Op) -> Doubles:
+        """The input that is held while an op is a linear map of another, or of itself."""
+        assert op.held_input is not None
+        return self.value(op.held_input)
 
 
 # Forwards ------------------------------------------------------------------------------------------------------------
@@ -139,8 +142,8 @@ def direct_effect(model: ModelLike, index: int, x: Floats | Doubles, values: Map
     walk, carried = LinearWalk(model, values or {}), {index: x.astype(np.float64)}
     for later in direct_path(model.blueprint, index):
         op = walk.ops[later]
-        x = sum((carried[source] for source in op.inputs if source in carried), np.zeros(()))
-        held = None if values is None or not op.holds_input else walk.value(op.inputs[0])
+        x = sum((carried[source] for source in op.linear_inputs if source in carried), np.zeros(()))
+        held = None if values is None or op.held_input is None else walk.value(op.held_input)
         carried[later] = op.linear(x, model, held)
     return np.asarray(carried[walk.ops[-1].inputs[0]])
 
@@ -151,13 +154,13 @@ def direct_path(blueprint: Blueprint, index: int) -> list[int]:
     behind = {last}  # what the walk back goes through
     for later in range(last, index, -1):
         op = ops[later]
-        if later in behind and not isinstance(op, Attend):
-            behind.update(op.inputs)
+        if later in behind and not isinstance(op, TokenMixer):
+            behind.update(op.linear_inputs)
             if op.adds_to_stream and part_name(ops[op.inputs[1]]) == "mlp":
                 behind.discard(op.inputs[1])
     reached = {index}
     for later in range(index + 1, last + 1):
-        if later in behind and reached.intersection(ops[later].inputs):
+        if later in behind and reached.intersection(ops[later].linear_inputs):
             reached.add(later)
     return sorted(reached - {index})
 
@@ -165,8 +168,8 @@ def direct_path(blueprint: Blueprint, index: int) -> list[int]:
 def direct_sites(blueprint: Blueprint, index: int) -> set[str]:
     """The sites whose values `direct_effect` needs."""
     path = (blueprint.ops[later] for later in direct_path(blueprint, index))
-    norms = (op for op in path if op.holds_input)
-    return set().union(*(_value_sites(blueprint, op.inputs[0]) for op in norms))
+    held = (op.held_input for op in path if op.held_input is not None)
+    return set().union(*(_value_sites(blueprint, source) for source in held))
 
 
 def _value_sites(blueprint: Blueprint, index: int) -> set[str]:
@@ -195,11 +198,11 @@ def part_name(op: Op) -> str:
 
 
 def attention_op(blueprint: Blueprint, block: int) -> int:
-    """The index of the op by which a block's tokens attend to each other."""
+    """The index of the op by which a block's tokens read each other."""
     return next(
         index
         for index, op in enumerate(blueprint.ops)
-        if isinstance(op, Attend) and op.block == block and not op.stack and not op.cross
+        if isinstance(op, TokenMixer) and op.block == block and not op.stack and not op.cross
     )
 
 

@@ -66,6 +66,7 @@ class Attention(Container):
     """Projections, norms and positions are its parts and steps; here is what happens between them."""
 
     site_prefix = "attention"  # the first word of its site names
+    cache_layer: int  # its place among those whose keys and values are remembered
     scale: float
     window: int | None = None
     softcap: float | None = None
@@ -94,8 +95,7 @@ class Attention(Container):
         """All heads' outputs, side by side: (batch, length, heads · head_size)."""
         mask = p.mask
         if p.cache is not None:
-            assert self.block_index is not None
-            key, value = p.cache.update(key, value, self.block_index)
+            key, value = p.cache.update(key, value, self.cache_layer)
         if self.slopes is not None:
             mask = mask.with_slopes(self.slopes, query.dtype)
         if self.position_scale is not None:
@@ -155,8 +155,7 @@ class CrossAttention(Attention):
 
     def attend_source(self, query: Tensor, p: ForwardPass) -> Tensor:
         assert p.source is not None
-        assert self.block_index is not None
-        key, value = p.source.keys_and_values(self.block_index, self.project_source)
+        key, value = p.source.keys_and_values(self.cache_layer, self.project_source)
         if p.tap is not None:
             key, value = self.at_site("cross.key", key, p), self.at_site("cross.value", value, p)
         return self._joined_heads(query, key, value, p.source.mask, p)

@@ -8,6 +8,7 @@ Shapes: ids (batch, length); attention_mask (batch, keys); states (batch, length
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -55,6 +56,7 @@ class BaseModel(FamilyModule):
         self.config = config
         described = blueprint(config, "base")
         self._last = final_op(described)  # of those that make the states
+        self._keeps_states = described.state_size > 0
         self._has_position_table = any(op.reads_table for op in described.ops)
         derivation = Derivation(config, self.declared, described, self.own_ops(described))
         self.add_modules(derivation, described)
@@ -147,7 +149,8 @@ class BaseModel(FamilyModule):
         rows = RotaryPositions(positions, mask.real_tokens, lengths)
         dtype = self.token_embedding.weight.dtype
         rotary = {name: part(self, (name,))(rows, dtype) for name in self.config.ropes}
-        return ForwardPass(mask, positions, rotary, cache, tap, source, segments)
+        present = mask.present if self._keeps_states else None
+        return ForwardPass(mask, positions, rotary, cache, tap, source, segments, present=present)
 
     def observed(self, tap: Tap | None, given: ForwardArguments, stack: str = "") -> dict[str, Any]:
         """What was seen of a pass, as fields of its output: what the flags ask for, and what a watch read."""
@@ -170,8 +173,8 @@ class BaseModel(FamilyModule):
         if watch is None and not attentions and not states:
             return None
         names = self.site_names
-        flags = ["*blocks.*.pattern"] if attentions else []
-        flags += ["*embedding", "*blocks.*.residual", "*final"] if states else []
+        flags = ["*embedding", "*blocks.*.residual", "*final"] if states else []
+        flags += blueprint(self.config).attention_patterns if attentions else ()
         reads = frozenset(names.expand(flags))
         if watch is None:
             return Watch(reads)
@@ -187,8 +190,8 @@ class BaseModel(FamilyModule):
     def attentions(
         self, record: Mapping[str, Tensor], stack: str = "", site_prefix: str = "attention"
     ) -> tuple[Tensor, ...]:
-        blocks = self.config.encoder_layers if stack else self.config.num_hidden_layers
-        return tuple(record[f"{stack}blocks.{index}.{site_prefix}.pattern"] for index in range(blocks))
+        patterns = blueprint(self.config).attention_patterns
+        return tuple(record[site] for site in patterns if re.match(rf"{stack}blocks\.\d+\.{site_prefix}\.", site))
 
     def positions_and_mask(
         self,

@@ -28,6 +28,12 @@ class Cache(Protocol):
     def get_seq_length(self, layer: int = 0) -> int:
         """How many tokens are remembered."""
 
+    def load_state(self, index: int) -> Tensor | None:
+        """What a layer that keeps a state had after the last pass, by the state's index; None before the first."""
+
+    def keep_state(self, index: int, state: Tensor, length: int) -> None:
+        """Remember it as it is after this pass; `length`: of the text by then."""
+
 
 class DynamicLayer:
     """One layer's memory, growing by doubling."""
@@ -90,20 +96,38 @@ AnyLayer = TypeVar("AnyLayer", "DynamicLayer", "StaticLayer")
 
 
 class LayeredCache(Generic[AnyLayer]):
-    """What all caches share: a memory for each layer."""
+    """What all caches share: a memory for each layer that attends, and the states of those that keep one."""
 
     layers: list[AnyLayer]
+    states: dict[int, Tensor]
+    state_length: int  # of the text that they belong to
 
     def get_seq_length(self, layer: int = 0) -> int:
-        return self.layers[layer].length if layer < len(self.layers) else 0
+        return self.layers[layer].length if layer < len(self.layers) else self.state_length
+
+    def load_state(self, index: int) -> Tensor | None:
+        return self.states.get(index)
+
+    def keep_state(self, index: int, state: Tensor, length: int) -> None:
+        self.states[index], self.state_length = state, length
+
+    def forget_states(self) -> None:
+        self.states, self.state_length = {}, 0
 
     def crop(self, length: int) -> None:
+        kept = min(length, self.get_seq_length()) if length >= 0 else max(0, self.get_seq_length() + length)
+        if self.states and kept != self.get_seq_length():
+            raise InputError(
+                f"this cache holds states of layers that keep no tokens, so it cannot be cropped to {kept} of "
+                f"{self.get_seq_length()}. Read the text again, or copy the cache before tokens that may be dropped."
+            )
         for layer in self.layers:
             layer.crop(length)
 
     def reorder_cache(self, rows: Tensor) -> None:
         for layer in self.layers:
             layer.reorder(rows)
+        self.states = {index: state.index_select(0, rows.to(state.device)) for index, state in self.states.items()}
 
     def filled(self, layer: int) -> tuple[Tensor, Tensor]:
         """The keys and values that a layer remembers, without room for more."""
@@ -134,6 +158,7 @@ class DynamicCache(LayeredCache[DynamicLayer]):
 
     def __init__(self) -> None:
         self.layers: list[DynamicLayer] = []
+        self.forget_states()
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         while len(self.layers) <= layer:
@@ -143,6 +168,7 @@ class DynamicCache(LayeredCache[DynamicLayer]):
     def refill(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Hold these keys and values, of any batch, in place of all others."""
         self.layers = []
+        self.forget_states()
         for index, (key, value) in enumerate(layers):
             self.update(key, value, index)
 
@@ -227,6 +253,7 @@ class StaticCache(LayeredCache[StaticLayer]):
             raise InputError(f"max_cache_len is {max_cache_len!r}; it must be a number of tokens, from 1 on.")
         self.max_cache_len = max_cache_len
         self.layers = [StaticLayer(max_cache_len) for _ in range(config.num_hidden_layers)]
+        self.forget_states()
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         return self.layers[layer].update(key, value)
@@ -240,6 +267,7 @@ class StaticCache(LayeredCache[StaticLayer]):
         """Forget everything, and keep the memory for the next text."""
         for layer in self.layers:
             layer.reset()
+        self.forget_states()
 
     def refill(self, layers: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Hold these keys and values, of the same batch, in place of all others."""
@@ -270,6 +298,12 @@ class EncoderDecoderCache:
 
     def get_seq_length(self, layer: int = 0) -> int:
         return self.self_attention_cache.get_seq_length(layer)
+
+    def load_state(self, index: int) -> Tensor | None:
+        return self.self_attention_cache.load_state(index)
+
+    def keep_state(self, index: int, state: Tensor, length: int) -> None:
+        self.self_attention_cache.keep_state(index, state, length)
 
     def crop(self, length: int) -> None:
         self.self_attention_cache.crop(length)

@@ -20,7 +20,9 @@ from torch import Tensor, nn
 from glassformer.blueprints import Blueprint, Config, Op, Weight
 from glassformer.blueprints.blueprint import Family
 from glassformer.ground.sites import ENCODER
+from glassformer.ops.causal_conv import CausalConv
 from glassformer.ops.module_steps import At, Path, Step, Unbound, Values, below, call, part, path_of, step
+from glassformer.ops.norm import Norm
 from glassformer.ops.position import types_first
 from glassformer.ops.recorder import UNREAD_MASK, UNUSED, UnweightedModule
 from glassformer.torch.attention import Attention, CrossAttention
@@ -38,6 +40,7 @@ from glassformer.torch.layers import (
     ActivationFunction,
     Conv1D,
     Embedding,
+    GroupedRMSNorm,
     LayerNorm,
     Linear,
     OffsetLayerNorm,
@@ -54,6 +57,7 @@ from glassformer.torch.positions import (
     with_distance_biases,
     with_distance_vectors,
 )
+from glassformer.torch.recurrence import CausalConv1d, Recurrence
 from glassformer.torch.routed_mlp import Expert, ExpertList
 
 Value: TypeAlias = int  # an op's result by the op's index; before its dropout, minus the index minus one
@@ -117,6 +121,8 @@ class Derivation:
         self.prepare: dict[Path, dict[int, Callable[[Any, Any], Any]]] = {}
         self.source_nodes: dict[Path, list[StepNode]] = {}
         self.containers: dict[Path, dict[str, Any]] = {}  # what is set on them
+        self.remembered: dict[tuple[type[Attention], str], dict[Path, int]] = {}  # attentions, by their place in caches
+        self.states: list[Path] = []  # the modules that keep one, in their order
         self.nodes: list[StepNode] = []
         for index in self.indices:
             self.ops[index].write_modules(self, index)
@@ -228,13 +234,30 @@ class Derivation:
     def embedding(self, path: Path, rows: int, size: int, scale: float = 1.0) -> None:
         self.leaves.setdefault(path, partial(Embedding, rows, size, scale))
 
-    def norm(self, path: Path, size: int, *, eps: float, how: str, offset: float, weight: bool, bias: bool) -> None:
-        if how == "layer":
-            layer = OffsetLayerNorm if offset else LayerNorm
-            self.leaves[path] = partial(layer, size, eps, elementwise_affine=weight, bias=bias)
+    def norm(self, op: Norm, path: Path) -> None:
+        size, eps, offset = op.weights[0].shape[0] if op.weights else op.width, op.options["eps"], op.options["offset"]
+        if op.options["how"] == "layer":
+            layer, bias = OffsetLayerNorm if offset else LayerNorm, len(op.weights) > 1
+            self.leaves[path] = partial(layer, size, eps, elementwise_affine=bool(op.weights), bias=bias)
+        elif op.groups > 1:
+            self.leaves[path] = partial(GroupedRMSNorm, size, eps, op.groups)
         else:
             rms = OffsetRMSNorm if offset else RMSNorm
-            self.leaves[path] = partial(rms, size, eps) if weight else partial(UnweightedRMSNorm, size, eps)
+            self.leaves[path] = partial(rms if op.weights else UnweightedRMSNorm, size, eps)
+
+    def vector(self, weight: Weight, untrained: float) -> None:
+        """A parameter of a container: a number for each head."""
+        self.parameters[path_of(weight.name)] = partial(_filled, untrained, weight.shape)
+
+    def causal_conv(self, op: CausalConv, path: Path) -> None:
+        columns, kernel = op.width, op.kernel_size
+        self.leaves[path] = partial(CausalConv1d, columns, kernel, len(op.weights) > 1, op.options["how"])
+        self.states.append(path)
+
+    def recurrence(self, index: int, path: Path, options: Mapping[str, Any]) -> None:
+        """The container of heads that keep a state."""
+        self.containers[path] = {**options, "kind": Recurrence}
+        self.states.append(path)
 
     def activation(self, index: int, how: str) -> Path | None:
         """The path of an op's activation, where it is a module."""
@@ -248,7 +271,9 @@ class Derivation:
 
     def attention(self, index: int, path: Path, sinks: Weight | None, cross: bool, options: Mapping[str, Any]) -> None:
         """The container of an attention, and what it drops out."""
-        attributes: dict[str, Any] = {**options, "kind": CrossAttention if cross else Attention}
+        kind, op = CrossAttention if cross else Attention, self.ops[index]
+        remembered = self.remembered.setdefault((kind, op.stack), {})
+        attributes: dict[str, Any] = {**options, "kind": kind, "cache_layer": remembered.setdefault(path, len(remembered))}
         dropout = self.dropouts.pop(index)
         if dropout.module:
             where = path_of(dropout.module)
@@ -441,6 +466,7 @@ class Derivation:
             if printed != "Container":
                 leaf.printed_name = self.family.label + printed if isinstance(leaf, LayerNorm) else printed
             self._add_buffers(leaf, path)
+            self._number_state(leaf, path)
             return leaf
         names = self._children(path)
         if all(name.isdigit() for name in names):
@@ -454,12 +480,17 @@ class Derivation:
         module.printed_name = printed
         for name, value in attributes.items():
             setattr(module, name, value)
+        self._number_state(module, path)
         self._fill(module, path, {})
         if path in self.callable:
             module.plan = self.plan(path)
         if isinstance(module, CrossAttention):
             module.key_plan, module.value_plan = (self._source_plan(path, node) for node in self.source_nodes[path])
         return module
+
+    def _number_state(self, module: Any, path: Path) -> None:
+        if path in self.states:
+            module.state_index = self.states.index(path)
 
     def _source_plan(self, path: Path, node: StepNode) -> ContainerPlan:
         assert node.step is not None
@@ -526,6 +557,10 @@ def _matches(path: Path, pattern: Path) -> bool:
         return False
     end = path[len(path) - len(pattern) :]
     return all(expected == name or (expected == "*" and name.isdigit()) for expected, name in zip(pattern, end, strict=True))
+
+
+def _filled(value: float, shape: tuple[int, ...]) -> nn.Parameter:
+    return nn.Parameter(torch.full(shape, value))
 
 
 def _random(std: float, shape: tuple[int, ...]) -> nn.Parameter:

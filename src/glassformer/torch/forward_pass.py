@@ -79,4 +79,5 @@ class ForwardPass:
     segments: Tensor | None = None  # token types, in encoders that were trained on pairs of texts
     distances: DistanceVectors | None = None  # in families whose attention weighs distances apart from content
     block_index: int | None = None  # which block this is, where several blocks are one module
+    present: Tensor | None = None  # (batch, length), False for padding, where layers keep a state; None: there is none
     begin: tuple[int, Tensor] | None = None  # the first block that is computed, and what enters it; None: all are

@@ -190,6 +190,22 @@ class RMSNorm(FamilyModule):
         return f"{tuple(self.weight.shape)}, eps={self.eps}"
 
 
+class GroupedRMSNorm(RMSNorm):
+    """Parts of the last axis, each normed by itself; they may share one weight."""
+
+    printed_name = "RMSNormGated"
+
+    def __init__(self, size: int, eps: float, groups: int) -> None:
+        super().__init__(size, eps)
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = x.unflatten(-1, (self.groups, -1))
+        shared = len(self.weight) == parts.shape[-1]
+        normed = F.rms_norm(parts, parts.shape[-1:], None, self.eps) * self.weight.view(1 if shared else self.groups, -1)
+        return normed.flatten(-2)
+
+
 class OffsetRMSNorm(RMSNorm):
     """RMSNorm whose weight is stored as its offset from one, applied in float32 at least (Gemma)."""
 

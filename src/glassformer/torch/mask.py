@@ -65,6 +65,11 @@ class Mask:
         self._sloped: dict[tuple[Any, ...], Mask] = {}
         self._tree: tuple[Tensor, Tensor, Tensor] | None = None
 
+    @property
+    def present(self) -> Tensor | None:
+        """Which of the queries' tokens are no padding; None: all."""
+        return None if self.real_tokens is None else self.real_tokens[:, self.keys - self.columns.shape[1] :]
+
     def fast_path(self, window: int | None) -> tuple[bool, bool]:
         """Whether nothing is hidden, and whether this is the plain causal triangle: torch needs no mask for either."""
         if self.bias is not None or (window is not None and window < self.keys):

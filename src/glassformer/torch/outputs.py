@@ -126,7 +126,7 @@ class _Past(ModelOutput):
 @dataclass
 class _InnerStates(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None  # blocks + 1 of (batch, length, hidden)
-    attentions: tuple[Tensor, ...] | None = None  # one per block: (batch, heads, length, keys)
+    attentions: tuple[Tensor, ...] | None = None  # one per block that attends: (batch, heads, length, keys)
     sites: Mapping[str, Tensor] | None = field(default=None, repr=False)  # what a watch read
 
 

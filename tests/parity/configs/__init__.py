@@ -4,22 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.parity.configs import decoders, encoder_decoders, encoders, experts
+from tests.parity.configs import decoders, encoder_decoders, encoders, experts, recurrent
 from tests.parity.configs.decoders import LLAMA3_ROPE, ROPES
 
-GROUPS = (decoders, experts, encoders, encoder_decoders)
+GROUPS = (decoders, recurrent, experts, encoders, encoder_decoders)
 TINY: dict[str, dict[str, Any]] = {family: tiny for group in GROUPS for family, tiny in group.TINY.items()}
 HEADS: dict[str, tuple[str, ...]] = {family: heads for group in GROUPS for family, heads in group.HEADS.items()}
 RANDOM = {family: draw for group in GROUPS for family, draw in group.RANDOM.items()}
 EXPERTS = tuple(experts.TINY)
-DENSE = tuple(decoders.TINY)  # decoders without experts
+RECURRENT = tuple(recurrent.TINY)
+DENSE = (*decoders.TINY, *RECURRENT)  # decoders without experts
 DECODERS = (*DENSE, *EXPERTS)
 ENCODERS = tuple(encoders.TINY)
 PAIRS = tuple(encoder_decoders.TINY)  # of an encoder and a decoder
 FAMILIES = tuple(TINY)
-REPRESENTATIVE = ("llama", "qwen3", "gemma3_text", "gpt2", "bert", "distilbert", "t5", "bart")  # of all mechanisms
+REPRESENTATIVE = (
+    "llama",
+    "qwen3",
+    "qwen3_5_text",
+    "gemma3_text",
+    "gpt2",
+    "bert",
+    "distilbert",
+    "t5",
+    "bart",
+)  # of all mechanisms
 
 __all__ = [
-    "DECODERS", "DENSE", "ENCODERS", "EXPERTS", "FAMILIES", "HEADS", "LLAMA3_ROPE", "PAIRS", "RANDOM", "REPRESENTATIVE",
-    "ROPES", "TINY",
+    "DECODERS", "DENSE", "ENCODERS", "EXPERTS", "FAMILIES", "HEADS", "LLAMA3_ROPE", "PAIRS", "RANDOM", "RECURRENT",
+    "REPRESENTATIVE", "ROPES", "TINY",
 ]  # fmt: skip

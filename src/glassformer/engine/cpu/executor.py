@@ -54,6 +54,7 @@ class CpuExecutor(NativeModel, ProgramExecutor[NativeProgram, CpuRow, CpuLogits]
     ) -> None:  # fmt: skip
         super().__init__(config, blueprint, tensors, cache=cache, activations=activations, engine=engine)
         self._set_ropes(blueprint.ropes)
+        self._set_states(blueprint)
 
     def entropy_stats(self, logits: Floats) -> EntropyStats:
         """As `candidates.entropy_stats`, in native code."""
@@ -74,7 +75,7 @@ class CpuExecutor(NativeModel, ProgramExecutor[NativeProgram, CpuRow, CpuLogits]
         room = MAX_TOKENS
         for feed in feeds:
             limit = MAX_SCORED_TOKENS if feed.feed.want is Want.ALL else MAX_TOKENS
-            whole, offset = not divisible or changes_pattern(feed.feed), 0
+            whole, offset = not divisible or changes_pattern(feed.feed) or self._needs_whole_text(feed.feed), 0
             while offset < feed.count:
                 if room <= 0:
                     passes.append([])
@@ -142,6 +143,7 @@ class CpuExecutor(NativeModel, ProgramExecutor[NativeProgram, CpuRow, CpuLogits]
                 chosen[chunk.index] = ChosenTokens(ids, sites=sites, logits=row_logits)
         for row in open_rows:
             row.length += count
+        self._end_steps(open_rows)
         return [row_steps.take(chosen[index]) for index, row_steps in enumerate(steps)]
 
 

@@ -101,7 +101,7 @@ class NativeMatrix(NativeStructure):
 
 class NativeNorm(NativeStructure):
     __slots__ = ()
-    _fields_ = [("weight", c_void_p), ("bias", c_void_p), ("eps", c_float), ("kind", c_int32)]
+    _fields_ = [("weight", c_void_p), ("bias", c_void_p), ("eps", c_float), *_numbers("kind", "groups", "unused")]
 
 
 class NativeStep(NativeStructure):
@@ -131,6 +131,10 @@ class NativeStep(NativeStructure):
         ("activation_numbers", c_void_p),
         ("position_beta", c_float),
         *_numbers("position_length"),
+        *((name, c_void_p) for name in ("kernel", "kernel_bias", "vector")),
+        ("least", c_float),
+        ("most", c_float),
+        *_numbers("kernel_size", "state_offset", "key_size", "delta", "state_norms", "also_unused"),
     ]
 
 
@@ -139,7 +143,7 @@ class NativeFeed(Structure):
 
     __slots__ = ()
     _fields_ = [
-        *((name, c_void_p) for name in ("pages", "source_pages", "tree_mask", "tree_positions")),
+        *((name, c_void_p) for name in ("pages", "source_pages", "tree_mask", "tree_positions", "state")),
         *_numbers("start", "length", "offset", "first_token", "token_count", "source_length", "scored_count"),
     ]
 

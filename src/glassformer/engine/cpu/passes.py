@@ -49,7 +49,7 @@ from glassformer.ground.ownership import NotCopied
 
 Floats = npt.NDArray[np.float32]
 KV_DTYPES: Mapping[str, KvDtype] = dict(zip(CACHES, KvDtype, strict=True))
-OPTIONAL = ("rope", "query_distances", "key_distances")
+OPTIONAL = ("rope", "query_distances", "key_distances", "state_norms")
 NUMBERS = [step.name for step in fields(ProgramStep) if step.name in NativeStep.numbers and step.name not in OPTIONAL]
 ROUNDINGS: Mapping[str, ActivationRounding] = dict(zip(ACTIVATIONS, ActivationRounding, strict=True))
 
@@ -87,8 +87,12 @@ class BufferMemory:
 class NativeProgram(NotCopied):
     """A program and the memory that its passes use, which each pass reuses."""
 
-    def __init__(self, program: Program, weights: NativeWeights, cache: str, activations: str, memory: BufferMemory) -> None:
+    def __init__(
+        self, program: Program, weights: NativeWeights, cache: str, activations: str, memory: BufferMemory,
+        state_size: int = 0,
+    ) -> None:  # fmt: skip
         self.program = program
+        self.state_size = state_size  # numbers that a row keeps for layers with a state
         self._memory = memory
         self.rope_tables = (NativeRope * max(1, len(program.ropes)))()
         self._tables: list[Floats] = [np.empty(0, np.float32) for _ in program.ropes]
@@ -193,6 +197,13 @@ def _fill(native: NativeStep, step: ProgramStep, weights: NativeWeights) -> None
             setattr(native, name, _norm(norm, weights))
     native.query_distances = NO_BUFFER if step.query_distances is None else step.query_distances
     native.key_distances = NO_BUFFER if step.key_distances is None else step.key_distances
+    native.state_norms = NO_BUFFER if step.state_norms is None else step.state_norms
+    native.least, native.most = step.least, step.most
+    if (kernel := step.kernel) is not None:
+        values = weights.derived(kernel, lambda: weights.floats(kernel).reshape(step.width, step.kernel_size).T)
+        native.kernel, native.kernel_bias = values, step.kernel_bias and weights.vector(step.kernel_bias)
+    if step.vector is not None:
+        native.vector = weights.vector(step.vector)
     if (heads := step.distance_heads) is not None:
         values = weights.derived(heads, lambda: heads.values(lambda name: weights.stored(name).to_float32()))
         native.matrix_count, native.matrices[0] = 1, NativeMatrix(values, None, MatrixKind.F32, *heads.shape)
@@ -214,10 +225,12 @@ def _matrix(table: Table, weights: NativeWeights) -> NativeMatrix:
 def _norm(norm: NormRef, weights: NativeWeights) -> NativeNorm:
     bias = weights.vector(norm.bias) if norm.bias else None
     if norm.weight is None:
-        weight = weights.derived(("ones", norm.width), lambda: np.ones(norm.width, np.float32))
+        scale = weights.derived(("ones", norm.width), lambda: np.ones(norm.width, np.float32))
+    elif (name := norm.weight) and norm.repeats > 1:
+        scale = weights.derived(norm, lambda: np.tile(weights.floats(name, plus=norm.offset), norm.repeats))
     else:
-        weight = weights.vector(norm.weight, plus=norm.offset)
-    return NativeNorm(weight, bias, norm.eps, norm.kind)
+        scale = weights.vector(norm.weight, plus=norm.offset)
+    return NativeNorm(scale, bias, norm.eps, norm.kind, norm.groups)
 
 
 class EnginePass(ProgramPass):
@@ -246,8 +259,10 @@ class EnginePass(ProgramPass):
         length = max(chunk.text_length for chunk in chunks)  # or another one with the same frequencies
         prepared.reserve(self.tokens, len(scored), keys, length)
         self.sources = pass_sources(prepared.program, chunks)
+        states = [None if chunk.row.state is None else chunk.row.state.writable(prepared.state_size) for chunk in chunks]
+        self.states = [None if state is None else state.ctypes.data for state in states]
         self.feeds = (NativeFeed * len(chunks))(
-            *(_native_feed(*fields) for fields in zip(chunks, self.sources, self.trees, self.scored_counts, strict=True))
+            *map(_native_feed, chunks, self.sources, self.trees, self.scored_counts, self.states)
         )
         native = prepared.native
         native.feeds, native.feed_count = self.feeds, len(chunks)
@@ -307,7 +322,7 @@ class NativeModel(ProgramModel[NativeProgram]):
         self, config: Config, blueprint: Blueprint, tensors: Mapping[str, StoredTensor], *, cache: str | None = None,
         activations: str | None = None, engine: Engine | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(config, blueprint, Capabilities(begins_at_blocks=True))
+        super().__init__(config, blueprint, Capabilities(begins_at_blocks=not blueprint.state_size))
         self._weight_kind = main_kind(tensors.values())
         self._cache = cache or default_cache(self._weight_kind)
         packed = any(tensor.packed for tensor in tensors.values())  # inputs of float matrices are not rounded
@@ -321,7 +336,7 @@ class NativeModel(ProgramModel[NativeProgram]):
         self._formats = self._page_formats(self._cache)
 
     def _prepare(self, program: Program) -> NativeProgram:
-        return NativeProgram(program, self._weights, self._cache, self._activations, self._memory)
+        return NativeProgram(program, self._weights, self._cache, self._activations, self._memory, self.blueprint.state_size)
 
     def _new_pages(self, stack: str = "") -> PageTable:
         return PageTable(self._formats[stack])
@@ -352,13 +367,16 @@ class NativeModel(ProgramModel[NativeProgram]):
                 begin = step
             engine_pass.join(begin)
             self._engine.run(engine_pass.steps(begin, len(program.steps)))
+        engine_pass.change_states()
         return engine_pass.results()
 
 
-def _native_feed(chunk: FeedChunk, source: PageTable | None, tree: TreeMask | None, scored: int) -> NativeFeed:
+def _native_feed(
+    chunk: FeedChunk, source: PageTable | None, tree: TreeMask | None, scored: int, state: int | None
+) -> NativeFeed:
     mask, positions = (None, None) if tree is None else (numbers.ctypes.data for numbers in tree)
     return NativeFeed(
-        page_addresses(chunk.row.pages), page_addresses(source), mask, positions, chunk.start, len(chunk.feed.ids),
+        page_addresses(chunk.row.pages), page_addresses(source), mask, positions, state, chunk.start, len(chunk.feed.ids),
         chunk.offset, chunk.first, chunk.count, len(chunk.row.source), scored,
     )  # fmt: skip
 

@@ -196,7 +196,7 @@ class NativeWeights(NamedWeights[StoredTensor]):
         if place is None:
             stored = self._tensors[names[0]]
             if part is not None:
-                stored = stored.rows(range(part.first * part.size, (part.first + part.runs) * part.size))
+                stored = stored.rows(range(part.first, part.first + part.runs * part.size))
             place, kind = stored.bytes, MatrixKind[stored.kind]
             self._arrays.append(place)
         else:

@@ -41,6 +41,7 @@ def blueprint_reason(blueprint: Blueprint) -> str | None:
     """Why the GPU engine cannot run a model, in one sentence; None if it can."""
     ropes = [op.rope for op in blueprint.ops_of(Rotate)]
     reasons = {
+        "keeps a state": blueprint.state_size > 0,
         "has experts": bool(blueprint.routed_blocks),
         "has attention sinks": any(op.weights for op in blueprint.ops_of(Attend)),
         "scales its scores by position": any("position_scale" in op.options for op in blueprint.ops_of(Attend)),

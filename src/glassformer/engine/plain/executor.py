@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from glassformer.blueprints import blueprint
 from glassformer.engine import checks
 from glassformer.engine.plain.kv_cache import CacheWindow, KvSnapshot, PlainRow, RowCache, SourceCache
 from glassformer.engine.protocol import (
@@ -31,7 +32,8 @@ from glassformer.engine.protocol import (
     first_block,
     read_length,
 )  # fmt: skip
-from glassformer.engine.row_history import RereadRows, forked
+from glassformer.engine.row_history import forked
+from glassformer.engine.row_states import StatefulRows
 from glassformer.ground.candidates import Candidates, top
 from glassformer.ground.errors import ExecutorError
 from glassformer.ground.ownership import ForkSafeLock, NotCopied
@@ -78,7 +80,7 @@ class PlainLogits:
         return top(self.host(index), k)
 
 
-class PlainExecutor(NotCopied, RereadRows):
+class PlainExecutor(NotCopied, StatefulRows):
     """An `Executor` over any model that scores the next token."""
 
     def __init__(self, model: CausalLM | Seq2SeqLM, make_tap: Callable[[Sequence[Observer]], Tap] = Tap) -> None:
@@ -88,12 +90,14 @@ class PlainExecutor(NotCopied, RereadRows):
         self.base = model.base_model
         self.context: int = model.config.context
         config = model.config
+        described = blueprint(config)
+        self._set_states(described)
         self._checks = checks.InputChecks(
             config.context, self.base.vocabulary_size, self.base.site_names,
-            capabilities=Capabilities(takes_vectors=True, begins_at_blocks=True),
+            capabilities=Capabilities(takes_vectors=True, begins_at_blocks=not self._state_size),
         )  # fmt: skip
         self._set_ropes(module.rope for module in self.base.modules() if isinstance(module, RotaryEmbedding))
-        self._cache = RowCache(config.num_hidden_layers)
+        self._cache = RowCache(described.caching_layers())
         self._lock = ForkSafeLock()
 
     @property
@@ -101,13 +105,16 @@ class PlainExecutor(NotCopied, RereadRows):
         """Modules may have hooks, which see no token that nobody wants: so none is chosen ahead."""
         sampler = DeviceSampler(_is_best, self._decode_best, max_tokens=1)
         return replace(
-            self._checks.capabilities, sampler=sampler, export_kv=self.export_kv, same_frequencies=self.same_frequencies
+            self._checks.capabilities,
+            sampler=sampler,
+            export_kv=None if self._state_size else self.export_kv,
+            same_frequencies=self.same_frequencies,
         )
 
     @checks.locked
     def open(self, source: Sequence[int] | None = None) -> PlainRow:
         row = self._cache.add(self._checks.source(source))
-        row.history = self._new_history()
+        row.history, row.state = self._new_history(), self._new_state()
         return row
 
     @checks.locked
@@ -177,7 +184,7 @@ class PlainExecutor(NotCopied, RereadRows):
         ids = torch.tensor([[*feed.ids, *[PAD_ID] * (longest - len(feed.ids))] for feed in feeds], device=device)
         starts = [row.length for row in rows]
         self._cache.reserve(max(starts) + longest)
-        window = CacheWindow(self._cache, [row.slot for row in rows], starts, longest, device)
+        window = CacheWindow(self._cache, rows, starts, longest, device)
         has_tree = any(feed.parents is not None for feed in feeds)
         mask = Mask(window.columns, window.keys, aligned=window.aligned and not has_tree)
         positions = window.columns
@@ -205,8 +212,9 @@ class PlainExecutor(NotCopied, RereadRows):
         )
         vectors = self._vectors(ids, feeds) if any(feed.vectors is not None for feed in feeds) else None
         begin = self._block_input(feeds, longest) if feeds[0].begin is not None else None
+        present = self._present(lengths, longest, device)
         lengths = [read_length(feed, start) for feed, start in zip(feeds, starts, strict=True)]
-        logits = self._logits(ids, rows, window, mask, positions, lengths, keep, tap, vectors, begin)
+        logits = self._logits(ids, rows, window, mask, positions, lengths, keep, tap, vectors, begin, present)
         copy, first, results = HostCopy(logits), 0, []
         for feed, observer, start, columns in zip(feeds, observers, starts, scored, strict=True):
             result = PlainLogits(copy, range(first, first + len(columns)), {})
@@ -219,17 +227,24 @@ class PlainExecutor(NotCopied, RereadRows):
     def _logits(
         self, ids: Tensor, rows: Sequence[PlainRow], window: CacheWindow, mask: Mask, positions: Tensor,
         lengths: Sequence[int], keep: int | tuple[Tensor, Tensor], tap: Tap | None = None, vectors: Tensor | None = None,
-        begin: tuple[int, Tensor] | None = None,
+        begin: tuple[int, Tensor] | None = None, present: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """The model itself, over one token of each row or more; `lengths`: of the texts, `keep`: the positions to score."""
         encoder_decoder = isinstance(self.base, EncoderDecoder)
         source = SourceCache(self._cache.source, rows, ids.device) if encoder_decoder else None
-        p = replace(self.base.new_pass(positions, mask, window, tap, source, lengths=lengths), begin=begin)
+        p = self.base.new_pass(positions, mask, window, tap, source, lengths=lengths)
+        p = replace(p, begin=begin, present=present)
         names = ("decoder_input_ids", "decoder_inputs_embeds") if encoder_decoder else ("input_ids", "inputs_embeds")
         tokens = {names[0]: ids} if vectors is None else {names[1]: vectors}
         output: CausalLMOutputWithPast | Seq2SeqLMOutput = self.model(**tokens, p=p, logits_to_keep=keep)
         assert output.logits is not None
         return output.logits
+
+    def _present(self, lengths: Sequence[int], longest: int, device: Any) -> Tensor | None:
+        """Which tokens of a pass are no padding, where states must not see it."""
+        if not self._state_size or min(lengths) == longest:
+            return None
+        return torch.arange(longest, device=device) < torch.tensor(lengths, device=device)[:, None]
 
     def _vectors(self, ids: Tensor, feeds: Sequence[Feed]) -> Tensor:
         """The embeddings of the tokens, (rows, length, hidden), and in their place the vectors that some feeds have."""
@@ -282,6 +297,7 @@ class PlainExecutor(NotCopied, RereadRows):
             self._encode([Feed(row, (token,)) for row, token in zip(fed, tokens, strict=True)], fed)
             steps = self._begin_steps(fed, tokens, count)
             best = self._decode([fed[index] for index in order], [tokens[index] for index in order], count)
+            self._end_steps(fed)
         best[np.maximum.accumulate(best == NOT_CHOSEN, axis=1)] = NOT_CHOSEN
         ids = dict(zip(order, best.tolist(), strict=True))
         return [row_steps.take(ChosenTokens(ids[index])) for index, row_steps in enumerate(steps)]
@@ -289,11 +305,11 @@ class PlainExecutor(NotCopied, RereadRows):
     def _decode(self, rows: Sequence[PlainRow], tokens: Sequence[int], count: int) -> npt.NDArray[np.int32]:
         """The best ids of rows in the order of their slots; NOT_CHOSEN where the best logit is no number."""
         device = self.base.token_embedding.weight.device
-        slots, longest = [row.slot for row in rows], max(row.length for row in rows)
+        longest = max(row.length for row in rows)
         self._cache.reserve(longest + count)
         ids, chosen = torch.tensor(tokens, device=device)[:, None], []
         for _ in range(count):
-            window = CacheWindow(self._cache, slots, [row.length for row in rows], 1, device)
+            window = CacheWindow(self._cache, rows, [row.length for row in rows], 1, device)
             mask = Mask(window.columns, window.keys, aligned=window.aligned)
             lengths = [row.length + 1 for row in rows]
             logits, best = self._logits(ids, rows, window, mask, window.columns, lengths, 1).max(-1)
@@ -329,6 +345,7 @@ class PlainExecutor(NotCopied, RereadRows):
         fork.length = parent.length if length is None else max(0, min(length, parent.length))
         fork.encoded = parent.encoded
         fork.history = forked(parent.history, fork.length)
+        fork.state = None if parent.state is None else parent.state.fork(fork.length)
         self._cache.copy([fork.slot], [parent])
         return fork
 
@@ -337,16 +354,21 @@ class PlainExecutor(NotCopied, RereadRows):
     def select(self, rows: Sequence[Row], parents: Sequence[int]) -> None:
         targets = [self._open_row(row) for row in rows]
         chosen = [targets[parent] for parent in parents]
-        states = [(row.length, row.source, row.encoded, forked(row.history, row.length)) for row in chosen]
+        states = [
+            (row.length, row.source, row.encoded, forked(row.history, row.length), row.state and row.state.fork(row.length))
+            for row in chosen
+        ]
         self._cache.copy([row.slot for row in targets], chosen)
         for row, state in zip(targets, states, strict=True):
-            row.length, row.source, row.encoded, row.history = state
+            row.length, row.source, row.encoded, row.history, row.state = state
 
     @checks.locked
     def rewind(self, row: Row, length: int) -> int:
         cached = self._open_row(row)
         cached.length = max(0, min(cached.length, length))
         cached.history = forked(cached.history, cached.length)
+        if cached.state is not None:
+            cached.state.go_back(cached.length)
         return cached.length
 
     @checks.locked

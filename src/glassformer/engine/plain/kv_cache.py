@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from glassformer.engine.row_history import RowHistory
+from glassformer.engine.row_states import RowState
 from glassformer.torch.mask import Mask
 
 
@@ -28,6 +29,7 @@ class PlainRow:
     source: tuple[int, ...] = ()  # token ids for the encoder
     encoded: bool = False
     history: RowHistory | None = None  # where it may have to be read anew
+    state: RowState | None = None  # where layers keep one: in memory a tensor for each, (1, ...)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +191,10 @@ class RowCache:
 class CacheWindow:
     """The cache of one pass: a few rows, each written from the column where it ends."""
 
-    def __init__(self, cache: RowCache, slots: Sequence[int], starts: Sequence[int], length: int, device: Any) -> None:
+    def __init__(self, cache: RowCache, rows: Sequence[PlainRow], starts: Sequence[int], length: int, device: Any) -> None:
+        slots = [row.slot for row in rows]
         self.cache = cache
+        self._states = [row.state for row in rows if row.state is not None]
         self.length = length
         self.keys = max(starts) + length
         self.aligned = len(set(starts)) == 1
@@ -202,6 +206,18 @@ class CacheWindow:
 
     def get_seq_length(self, layer: int = 0) -> int:
         return self.keys - self.length
+
+    def load_state(self, index: int) -> Tensor | None:
+        """The states of all rows, one after another; zeros for a row that has read nothing."""
+        states = [None if state.memory is None else state.memory.get(index) for state in self._states]
+        known = next((state for state in states if state is not None), None)
+        if known is None:
+            return None
+        return torch.cat([torch.zeros_like(known) if state is None else state for state in states])
+
+    def keep_state(self, index: int, state: Tensor, length: int) -> None:
+        for row, own in zip(self._states, state.split(1), strict=True):
+            row.memory = {**(row.memory or {}), index: own}
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         if not self._layers:

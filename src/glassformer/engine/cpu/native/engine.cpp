@@ -21,6 +21,7 @@ namespace {
 constexpr int SMALL_BATCH = 2;     // tokens up to which every thread prepares the inputs for itself
 constexpr int MATMUL_TOKENS = 64;  // of one call of the matmul kernel
 constexpr int TILE_FLOATS = MATMUL_TOKENS * TILE;
+constexpr int MAX_KERNEL = 64;     // tokens that a convolution reads
 
 // Inputs of a matmul, prepared: normed, and quantized where a matrix is packed.
 struct PreparedInputs {
@@ -222,6 +223,10 @@ class Engine {
                 case ROUTE: route(share, s); break;
                 case EXPERT_MATMUL: expert_matmul(share, s); break;
                 case EXPERT_SUM: expert_sum(share, s); break;
+                case CAUSAL_CONV: causal_conv(share, s); break;
+                case RECUR: recur(share, s); break;
+                case RECUR_PATTERN: recur_pattern(share, s); break;
+                case RECUR_VALUES: recur_values(share, s); break;
                 default: elementwise(share, s);
             }
         }
@@ -304,6 +309,13 @@ class Engine {
                     k.activate(s.activation, &open, nullptr, 1);
                     for (int i = 0; i < width; ++i) out[i] = open * other[i];
                 }
+            } else if (s.kind == TIME_STEP) {
+                for (int i = 0; i < width; ++i) {
+                    const float x = in[i] + s.vector[i];
+                    out[i] = std::clamp(x > 20.0f ? x : std::log1p(std::exp(x)), s.least, s.most);
+                }
+            } else if (s.kind == DECAY) {
+                for (int i = 0; i < width; ++i) out[i] = std::exp(-std::exp(s.vector[i]) * in[i]);
             } else {
                 if (out != in) std::memcpy(out, in, size_t(width) * 4);
                 if (s.kind == ACTIVATE && s.activation == XIELU) xielu(s.activation_numbers, out, width);
@@ -923,6 +935,104 @@ class Engine {
             for (int head = 0; head < s.heads; ++head)
                 k.weighted_values(plane(f, s, head / per), row(s.second_input, token) + size_t(head) * keys, count,
                                   row(s.output, token) + size_t(head) * s.head_size, workers_[share.thread()].scores.data());
+        });
+    }
+
+    // Layers that keep a state --------------------------------------------------------------------------------------
+
+    // A piece is some columns of one feed, all its tokens in order; then its last inputs are kept.
+    void causal_conv(Share& share, const Step& s) {
+        constexpr int COLUMNS = 256;
+        const int before = s.kernel_size - 1, blocks = (s.width + COLUMNS - 1) / COLUMNS;
+        share.parallel_for(pass_->feed_count * blocks, [&](int piece) {
+            const Feed& f = pass_->feeds[piece / blocks];
+            const int first = piece % blocks * COLUMNS, count = std::min(COLUMNS, s.width - first);
+            float* kept = f.state + s.state_offset + first;
+            const auto input_of = [&](int token) {  // those before the feed's first one are negative
+                return token < 0 ? kept + size_t(token + before) * s.width : row(s.input, f.first_token + token) + first;
+            };
+            const float* rows[MAX_KERNEL];
+            for (int token = 0; token < f.token_count; ++token) {
+                for (int i = 0; i < s.kernel_size; ++i) rows[i] = input_of(token - before + i);
+                float* out = row(s.output, f.first_token + token) + first;
+                k.causal_conv(rows, s.kernel + first, s.width, s.kernel_bias ? s.kernel_bias + first : nullptr, s.kernel_size,
+                              count, out);
+                if (s.activation != NO_ACTIVATION) k.activate(s.activation, out, nullptr, count);
+            }
+            for (int i = 0; i < before; ++i) {
+                const float* from = input_of(f.token_count - before + i);
+                std::memmove(kept + size_t(i) * s.width, from, size_t(count) * 4);
+            }
+        });
+    }
+
+    StateToken state_token(const Step& s, int token, int head) {
+        const float* in = row(s.input, token);
+        const size_t shared = size_t(head / (s.heads / s.kv_heads)) * s.key_size;
+        const bool wide = pass_->widths[s.second_input] > s.heads;  // each of a key's numbers has a decay of its own
+        const float* decay = row(s.second_input, token) + size_t(head) * (wide ? s.key_size : 1);
+        return {in + s.query_offset + shared, in + s.key_offset + shared, decay, s.key_size, wide, s.delta,
+                row(s.third_input, token)[head], s.scale};
+    }
+
+    // A piece is some columns of one head of one feed; all columns, where norms are measured.
+    void recur(Share& share, const Step& s) {
+        const bool measured = s.state_norms != NO_BUFFER;
+        const int columns = measured ? s.head_size : STATE_COLUMNS, blocks = (s.head_size + columns - 1) / columns;
+        share.parallel_for(pass_->feed_count * s.heads * blocks, [&](int piece) {
+            const Feed& f = pass_->feeds[piece / (s.heads * blocks)];
+            const int head = piece / blocks % s.heads, first = piece % blocks * columns;
+            const int end = std::min(first + columns, s.head_size);
+            float* state = f.state + s.state_offset + size_t(head) * s.key_size * s.head_size;
+            for (int token = f.first_token; token < f.first_token + f.token_count; ++token) {
+                const StateToken t = state_token(s, token, head);
+                const float* value = row(s.input, token) + s.value_offset + size_t(head) * s.head_size;
+                float* out = row(s.output, token) + size_t(head) * s.head_size;
+                for (int at = first; at < end; at += STATE_COLUMNS)
+                    k.recur(t, state + at, s.head_size, value + at, std::min(STATE_COLUMNS, end - at), out + at);
+                if (!measured) continue;
+                float total = 0.0f;
+                for (int i = 0; i < s.key_size * s.head_size; ++i) total += state[i] * state[i];
+                row(s.state_norms, token)[head] = std::sqrt(total);
+            }
+        });
+    }
+
+    // From a token back: what it reads of what each token wrote, and what of its query is left for those before.
+    void recur_pattern(Share& share, const Step& s) {
+        const int keys = pass_->widths[s.output] / s.heads;
+        for_each_token(share, [&](const Feed& f, int token) {
+            std::vector<float> reading(s.key_size);
+            for (int head = 0; head < s.heads; ++head) {
+                float* weights = row(s.output, token) + size_t(head) * keys;
+                std::fill_n(weights, keys, 0.0f);
+                const float* query = state_token(s, token, head).query;
+                for (int i = 0; i < s.key_size; ++i) reading[i] = query[i] * s.scale;
+                for (int place = token; place >= f.first_token; --place) {
+                    const StateToken t = state_token(s, place, head);
+                    float found = 0.0f;
+                    for (int i = 0; i < s.key_size; ++i) found += reading[i] * t.key[i];
+                    found *= t.write;
+                    weights[place - f.first_token] = found;
+                    for (int i = 0; i < s.key_size; ++i)
+                        reading[i] = (reading[i] - (s.delta ? found * t.key[i] : 0.0f)) * t.decay[i * t.decay_step];
+                }
+            }
+        });
+    }
+
+    void recur_values(Share& share, const Step& s) {
+        const int keys = pass_->widths[s.second_input] / s.heads;
+        for_each_token(share, [&](const Feed& f, int token) {
+            for (int head = 0; head < s.heads; ++head) {
+                const float* weights = row(s.second_input, token) + size_t(head) * keys;
+                float* out = row(s.output, token) + size_t(head) * s.head_size;
+                std::fill_n(out, s.head_size, 0.0f);
+                for (int place = 0; place < f.token_count; ++place) {
+                    const float* value = row(s.input, f.first_token + place) + s.value_offset + size_t(head) * s.head_size;
+                    for (int i = 0; i < s.head_size; ++i) out[i] += weights[place] * value[i];
+                }
+            }
         });
     }
 

@@ -15,8 +15,8 @@ constexpr int CHUNK = 256;  // keys of one online-softmax step; fixed, so that r
 
 enum MatrixKind : int32_t { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, MXFP4 };  // floats in rows, packed in tiles
 enum KvDtype : int32_t { KV_F32, KV_F16, KV_BF16, KV_Q8 };                        // of cached keys and values
-enum NormKind : int32_t { NO_NORM, RMS_NORM, LAYER_NORM };
-enum Activation : int32_t { SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2, SIGMOID, XIELU };
+enum NormKind : int32_t { NO_NORM, RMS_NORM, LAYER_NORM, L2_NORM };
+enum Activation : int32_t { SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2, SIGMOID, XIELU, NO_ACTIVATION };
 enum Epilogue : int32_t { EPILOGUE_NONE, EPILOGUE_ADD, EPILOGUE_ACTIVATE, EPILOGUE_GATE };  // what a matmul is fused with
 enum TokenScope : int32_t {  // which tokens a step computes
     ALL_TOKENS,
@@ -42,6 +42,12 @@ enum StepKind : int32_t {
     ROUTE,              // a router's scores to each expert's share, 0 for those not chosen
     EXPERT_MATMUL,      // a product of each chosen expert, side by side in the output
     EXPERT_SUM,         // the sum of those, each times its share
+    CAUSAL_CONV,        // a sum over each column's last values, weighted by how long ago they were; and an activation
+    TIME_STEP,          // softplus(input + vector), cut at `least` and `most`
+    DECAY,              // exp(-exp(vector) * input)
+    RECUR,              // heads whose state decays by the second input, is written to by the third, and is read
+    RECUR_PATTERN,      // how much of each token's value is in each output of such heads, for a watcher
+    RECUR_VALUES,       // heads from a changed pattern of this kind
 };
 enum ActivationRounding : int32_t {  // of the inputs of packed matrices
     ROUND_Q14,    // to fourteen bits, in two parts
@@ -65,7 +71,7 @@ struct Norm {
     const float* weight;
     const float* bias;  // may be null
     float eps;
-    int32_t kind;
+    int32_t kind, groups, unused;  // groups: parts that are normed by themselves
 };
 
 struct Step {
@@ -104,6 +110,15 @@ struct Step {
     const float* activation_numbers;  // that an activation has learned; may be null
     float position_beta;        // scores grow with the position of the query: times 1 + beta * ln(1 + position / length)
     int32_t position_length;    // 0: they do not
+    const float* kernel;        // of a convolution: (kernel_size, width), oldest first
+    const float* kernel_bias;   // (width); may be null
+    const float* vector;        // (width): of time steps and decays
+    float least, most;          // of a time step
+    int32_t kernel_size;
+    int32_t state_offset;       // where a step's state begins among all that a row keeps
+    int32_t key_size, delta;    // of a state, (heads, key_size, head_size); delta: what it has for a key is taken from the value
+    int32_t state_norms;        // the buffer of a state's norms after each token, by head, or NO_BUFFER
+    int32_t also_unused;
 };
 
 struct Feed {                           // one row's tokens of a pass
@@ -111,6 +126,7 @@ struct Feed {                           // one row's tokens of a pass
     const uint8_t* const* source_pages;
     const uint8_t* tree_mask;           // (length, length): which of the feed's tokens each one sees; null: all before it
     const int32_t* tree_positions;      // in a tree: the position of each of the feed's tokens
+    float* state;                       // of the row's layers that keep one; changed by the pass
     int32_t start;                      // the row's length before the feed
     int32_t length;                     // of the feed, which may take several passes
     int32_t offset;                     // tokens of the feed in earlier passes

@@ -111,7 +111,7 @@ inline float softmax_exp(float x) {
     return lanes[0];
 }
 
-void norm(const Norm& norm, const float* in, int count, float* out) {
+void norm_part(const Norm& norm, const float* weight, const float* in, int count, float* out) {
     float mean = 0.0f;
     const int whole = count / W * W;
     F total = set(0.0f);
@@ -129,15 +129,84 @@ void norm(const Norm& norm, const float* in, int count, float* out) {
         total = fma(x, x, total);
     }
     for (int i = whole; i < count; ++i) rest += (in[i] - mean) * (in[i] - mean);
-    const float scale = 1.0f / std::sqrt((reduce_add(total) + rest) / float(count) + norm.eps);
+    const float scale = 1.0f / std::sqrt((reduce_add(total) + rest) / (norm.kind == L2_NORM ? 1.0f : float(count)) + norm.eps);
     const F scales = set(scale);
+    if (norm.kind == L2_NORM) {
+        for (int i = 0; i < whole; i += W) store(out + i, mul(load(in + i), scales));
+        for (int i = whole; i < count; ++i) out[i] = in[i] * scale;
+        return;
+    }
     for (int i = 0; i < whole; i += W) {
-        const F x = mul(mul(add(load(in + i), shift), scales), load(norm.weight + i));
+        const F x = mul(mul(add(load(in + i), shift), scales), load(weight + i));
         store(out + i, norm.bias ? add(x, load(norm.bias + i)) : x);
     }
     for (int i = whole; i < count; ++i) {
-        const float x = (in[i] - mean) * scale * norm.weight[i];
+        const float x = (in[i] - mean) * scale * weight[i];
         out[i] = norm.bias ? x + norm.bias[i] : x;
+    }
+}
+
+void norm(const Norm& norm, const float* in, int count, float* out) {
+    const int size = count / norm.groups;
+    for (int first = 0; first < count; first += size) norm_part(norm, norm.weight + first, in + first, size, out + first);
+}
+
+// Layers that keep a state: each column is computed by itself, token after token, so that nothing depends on how a text is cut.
+
+void causal_conv(const float* const* rows, const float* kernel, size_t stride, const float* bias, int size, int count, float* out) {
+    const int whole = count / W * W;
+    for (int i = 0; i < whole; i += W) {
+        F total = bias ? load(bias + i) : set(0.0f);
+        for (int row = 0; row < size; ++row) total = fma(load(rows[row] + i), load(kernel + row * stride + i), total);
+        store(out + i, total);
+    }
+    for (int i = whole; i < count; ++i) {
+        float total = bias ? bias[i] : 0.0f;
+        for (int row = 0; row < size; ++row) total += rows[row][i] * kernel[row * stride + i];
+        out[i] = total;
+    }
+}
+
+template <int V> inline void recur_vectors(const StateToken& t, float* state, size_t stride, const float* value, float* out) {
+    F known[2][V], read[2][V], written[V];
+    for (int v = 0; v < V; ++v) known[0][v] = known[1][v] = read[0][v] = read[1][v] = set(0.0f);
+    for (int row = 0; t.delta && row < t.key_size; ++row) {
+        const F kept = set(t.key[row] * t.decay[row * t.decay_step]);
+        UNROLLED for (int v = 0; v < V; ++v) known[row % 2][v] = fma(load(state + row * stride + v * W), kept, known[row % 2][v]);
+    }
+    for (int v = 0; v < V; ++v)
+        written[v] = mul(sub(load(value + v * W), add(known[0][v], known[1][v])), set(t.write));
+    for (int row = 0; row < t.key_size; ++row) {
+        const F decay = set(t.decay[row * t.decay_step]), key = set(t.key[row]), query = set(t.query[row]);
+        UNROLLED for (int v = 0; v < V; ++v) {
+            float* at = state + row * stride + v * W;
+            const F now = fma(key, written[v], mul(load(at), decay));
+            store(at, now);
+            read[row % 2][v] = fma(query, now, read[row % 2][v]);
+        }
+    }
+    for (int v = 0; v < V; ++v) store(out + v * W, mul(add(read[0][v], read[1][v]), set(t.scale)));
+}
+
+void recur(const StateToken& t, float* state, size_t stride, const float* value, int columns, float* out) {
+    constexpr int V = STATE_COLUMNS / W;
+    int column = 0;
+    if (columns == STATE_COLUMNS) {
+        recur_vectors<V>(t, state, stride, value, out);
+        return;
+    }
+    for (; column + W <= columns; column += W) recur_vectors<1>(t, state + column, stride, value + column, out + column);
+    for (; column < columns; ++column) {
+        float known[2] = {0.0f, 0.0f}, read[2] = {0.0f, 0.0f};
+        for (int row = 0; t.delta && row < t.key_size; ++row)
+            known[row % 2] += state[row * stride + column] * (t.key[row] * t.decay[row * t.decay_step]);
+        const float written = (value[column] - (known[0] + known[1])) * t.write;
+        for (int row = 0; row < t.key_size; ++row) {
+            float& at = state[row * stride + column];
+            at = at * t.decay[row * t.decay_step] + t.key[row] * written;
+            read[row % 2] += t.query[row] * at;
+        }
+        out[column] = (read[0] + read[1]) * t.scale;
     }
 }
 
@@ -1424,5 +1493,5 @@ namespace glass {
 extern const Kernels JOIN(kernels_, LEVEL);
 const Kernels JOIN(kernels_, LEVEL) = {
     TEXT(LEVEL), norm, quantize, SPLIT_BF16, matmul, input_gradients, activate, soft_cap, rope, kv_store, attention, attention_pattern,
-    weighted_values, merge, softmax_sums, best, PART};
+    weighted_values, merge, softmax_sums, best, causal_conv, recur, PART};
 }  // namespace glass

@@ -55,6 +55,14 @@ struct SoftmaxSums {  // of scores, each `depth` below the best of them
     int64_t in_play;   // how many scores are above minus infinity
 };
 
+struct StateToken {        // what one token does to a head's state, and how it reads it
+    const float* query;
+    const float* key;      // (key_size)
+    const float* decay;    // (key_size) numbers, `decay_step` apart; 0: one for all
+    int32_t key_size, decay_step, delta;
+    float write, scale;
+};
+
 struct Kernels {
     const char* name;
     void (*norm)(const Norm& norm, const float* in, int count, float* out);
@@ -81,12 +89,18 @@ struct Kernels {
     SoftmaxSums (*softmax_sums)(const float* scores, int64_t count);
     // The first of the highest scores; NOT_NUMBERS if one is NaN, or if that one is infinite
     int32_t (*best)(const float* scores, int count);
+    // Some columns of a convolution, from the last `size` tokens' rows; kernel: (size, stride), oldest first; bias may be null
+    void (*causal_conv)(const float* const* rows, const float* kernel, size_t stride, const float* bias, int size, int count,
+                        float* out);
+    // One token's write to some columns of a head's state, (key_size, stride), and what it reads there; at most STATE_COLUMNS
+    void (*recur)(const StateToken& token, float* state, size_t stride, const float* value, int columns, float* out);
     int part_bytes;  // of quantized inputs
 };
 
 // Parts that have a place in the codes
 constexpr int parts_of(int rounding) { return rounding == ROUND_Q8 ? 1 : 2; }
 
+constexpr int STATE_COLUMNS = 32;  // at most, in one call of recur
 constexpr int QUERIES = 48;      // at most, in one call of attention
 constexpr int GRADIENT_TOKENS = 32, GRADIENT_BLOCKS = 4;  // at most, in one call of input_gradients
 constexpr int SPLIT_TOKENS = 8;  // whose split_bf16 lie together

@@ -1,0 +1,32 @@
+"""Qwen3.5's text models: three layers of the gated delta rule for each that attends, with a gate and a partial RoPE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from glassformer.blueprints import gated_delta, llama
+from glassformer.blueprints.blueprint import Blueprint, Head
+
+
+@dataclass(kw_only=True)
+class Config(gated_delta.Config):
+    model_type = "qwen3_5_text"
+    title = "Qwen3.5"
+    default_fields = {
+        "vocab_size": 248320, "hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 12288,
+        "num_attention_heads": 16, "num_key_value_heads": 4,
+    }  # fmt: skip
+
+
+FAMILY = replace(
+    llama.FAMILY,
+    name="Qwen3_5",
+    heads=("causal", "sequence"),
+    modules={**llama.FAMILY.modules, "layers.*": "DecoderLayer linear_attn self_attn mlp",
+             "linear_attn": "GatedDeltaNet conv1d norm out_proj"},
+    class_suffixes={"Model": "TextModel", "ForSequenceClassification": "TextForSequenceClassification"},
+)  # fmt: skip
+
+
+def blueprint(c: Config, head: Head = "causal") -> Blueprint:
+    return gated_delta.blueprint(c, head)

@@ -1,0 +1,201 @@
+"""Layers that keep a state from token to token: a short convolution, and heads whose state is decayed, written to and read.
+
+Many tokens are computed in chunks of fixed size that begin at fixed positions of a text: inside one as a few matrix
+products, from one to the next through the state. Padding is passed over: it neither decays a state nor is written to it.
+
+Shapes: x (batch, length, columns); query, key (batch, key heads, length, key_size); value (batch, heads, length, head_size);
+decay, write (batch, length, heads); state (batch, heads, key_size, head_size).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from glassformer.ground.errors import InputError
+from glassformer.ops.activate import torch_activation
+from glassformer.torch.container import Container
+from glassformer.torch.forward_pass import ForwardPass
+
+CHUNK = 64  # tokens; the last piece of a text may be shorter
+SMALLEST = 1e-30  # decay: its logarithm is taken, and a state times less is nothing
+
+
+class CausalConv1d(nn.Module):
+    """A sum over each column's last inputs, weighted by how long ago they were; printed as a Conv1d."""
+
+    state_index: int  # of its state among those of the model
+
+    def __init__(self, columns: int, kernel: int, bias: bool, how: str | None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(columns, 1, kernel))
+        self.register_parameter("bias", nn.Parameter(torch.zeros(columns)) if bias else None)
+        self.how = how
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.weight.shape[-1] ** -0.5)
+
+    def forward(self, x: Tensor, p: ForwardPass) -> Tensor:
+        kernel = self.weight.shape[-1]
+        if p.present is not None:
+            x = x * p.present[..., None]
+        before = None if p.cache is None else p.cache.load_state(self.state_index)
+        before = x.new_zeros(len(x), kernel - 1, x.shape[-1]) if before is None else before.to(x.dtype)
+        window = torch.cat((before, x), 1)
+        if p.cache is not None:
+            p.cache.keep_state(self.state_index, _last(window, kernel - 1, p.present), p.mask.keys)
+        total = F.conv1d(window.mT, self.weight, self.bias, groups=x.shape[-1]).mT
+        return total if self.how is None else torch_activation(self.how, total)
+
+    def _get_name(self) -> str:
+        return "Conv1d"
+
+    def extra_repr(self) -> str:
+        columns, _, kernel = self.weight.shape
+        bias = "" if self.bias is not None else ", bias=False"
+        return f"{columns}, {columns}, kernel_size=({kernel},), stride=(1,), padding=({kernel - 1},), groups={columns}{bias}"
+
+
+def _last(window: Tensor, count: int, present: Tensor | None) -> Tensor:
+    """The last inputs before each text's end."""
+    if present is None or not count:
+        return window[:, window.shape[1] - count :]
+    places = torch.arange(1, present.shape[1] + 1, device=present.device)
+    ends = (present * places).amax(1)  # after the last real token
+    return window.gather(
+        1, (ends[:, None] + torch.arange(count, device=ends.device))[..., None].expand(-1, -1, window.shape[-1])
+    )
+
+
+class Recurrence(Container):
+    """Projections, norms and convolutions are its parts and steps; here is what happens to its state."""
+
+    state_index: int
+    delta: bool
+    scale: float
+
+    def recur(self, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, write: Tensor, p: ForwardPass) -> Tensor:
+        """All heads' outputs, side by side: (batch, length, heads · head_size)."""
+        dtype, wide = value.dtype, torch.promote_types(value.dtype, torch.float32)
+        groups = value.shape[1] // key.shape[1]
+        query, key = (x.to(wide).repeat_interleave(groups, 1) for x in (query * self.scale, key))
+        value, decay, write = value.to(wide), decay.to(wide).mT, write.to(wide).mT
+        if p.present is not None:
+            decay, write = decay.masked_fill(~p.present[:, None], 1.0), write * p.present[:, None]
+        before = None if p.cache is None else p.cache.load_state(self.state_index)
+        starts = [0] if p.cache is None else p.mask.columns[:, 0].tolist()
+        first = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1]) if before is None else before.to(wide)
+        watched = p.tap is not None and p.tap.wants(self.site("attention.state_norm", p))
+        if value.shape[2] == 1:
+            heads, state = one_step(query, key, value, decay, write, first, self.delta)
+        else:
+            heads, state = in_chunks(query, key, value, decay, write, first, self.delta, starts)
+        if p.tap is not None:
+            if watched:
+                norms = state_norms(key, value, decay, write, first, self.delta)
+                self.at_site("attention.state_norm", norms.mT.to(dtype), p)
+            heads = self._seen_heads(heads, query, key, value, decay, write, p, any(starts))
+            state = self.at_site("attention.state", state, p)
+        if p.cache is not None:
+            p.cache.keep_state(self.state_index, state, p.mask.keys)
+        return heads.to(dtype).transpose(1, 2).flatten(2)
+
+    def _seen_heads(
+        self, heads: Tensor, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, write: Tensor, p: ForwardPass,
+        begun: bool,
+    ) -> Tensor:  # fmt: skip
+        """The sites of pattern and heads; the heads are computed from the pattern only where it is changed."""
+        assert p.tap is not None
+        site = self.site("attention.pattern", p)
+        if p.tap.wants(site):
+            if begun:
+                raise InputError(
+                    f"{site!r} needs what earlier passes have written to the state. Give the text in one pass, without a "
+                    "cache."
+                )
+            weights = p.tap.apply(site, effective_pattern(query, key, decay, write, self.delta))
+            if p.tap.changes(site):
+                heads = weights.to(value.dtype) @ value
+        return self.at_site("attention.heads", heads, p)
+
+
+def one_step(
+    query: Tensor, key: Tensor, value: Tensor, decay: Tensor, write: Tensor, state: Tensor, delta: bool
+) -> tuple[Tensor, Tensor]:
+    """One token: the heads' outputs, and the state after it."""
+    state = state * decay[..., None]
+    if delta:
+        value = value - key @ state
+    state = state + key.mT @ (value * write[..., None])
+    return query @ state, state
+
+
+def in_chunks(
+    query: Tensor, key: Tensor, value: Tensor, decay: Tensor, write: Tensor, state: Tensor, delta: bool,
+    starts: Sequence[int],
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Some tokens of each text: the heads' outputs, and the states after them. Texts that go on from different positions
+    have chunks of their own."""
+    if len({start % CHUNK for start in starts}) == 1:
+        return chunked(query, key, value, decay, write, state, delta, starts[0])
+    parts = ((x[None] for x in row) for row in zip(query, key, value, decay, write, state, strict=True))
+    made = [chunked(*part, delta, start) for part, start in zip(parts, starts, strict=True)]
+    heads, states = zip(*made, strict=True)
+    return torch.cat(heads), torch.cat(states)
+
+
+def chunked(
+    query: Tensor, key: Tensor, value: Tensor, decay: Tensor, write: Tensor, state: Tensor, delta: bool, start: int
+) -> tuple[Tensor, Tensor]:
+    """Some tokens from position `start` on: the heads' outputs, and the state after them."""
+    heads, length, first = [], value.shape[2], 0
+    while first < length:
+        end = min(length, first + CHUNK - (start + first) % CHUNK)
+        q, k, v = (x[:, :, first:end] for x in (query, key, value))
+        kept = decay[..., first:end].clamp_min(SMALLEST).log().cumsum(-1)  # of what was there before: its logarithm
+        since = _lower_triangle((kept[..., :, None] - kept[..., None, :]).exp())  # of what was written at each token
+        grown = kept.exp()[..., None]
+        v = v * write[..., first:end, None]
+        if delta:
+            v = _without_known(k, v, write[..., first:end], since, grown * (k @ state))
+        heads.append(grown * (q @ state) + (q @ k.mT * since) @ v)
+        state = state * kept[..., -1:, None].exp() + (k * (kept[..., -1:] - kept).exp()[..., None]).mT @ v
+        first = end
+    return torch.cat(heads, 2), state
+
+
+def _without_known(key: Tensor, written: Tensor, write: Tensor, since: Tensor, known: Tensor) -> Tensor:
+    """What a chunk's tokens write, less what the state has for their keys by then; `known`: what it had before the chunk."""
+    overlap = key @ key.mT * since * write[..., None]
+    return torch.linalg.solve_triangular(
+        overlap.tril(-1), written - known * write[..., None], upper=False, unitriangular=True
+    )
+
+
+def _lower_triangle(x: Tensor) -> Tensor:
+    return torch.where(torch.ones_like(x, dtype=torch.bool).tril(), x, 0.0)
+
+
+def effective_pattern(query: Tensor, key: Tensor, decay: Tensor, write: Tensor, delta: bool) -> Tensor:
+    """How much of each token's value is in each output: (batch, heads, length, length)."""
+    kept = decay.clamp_min(SMALLEST).log().cumsum(-1)
+    since = _lower_triangle((kept[..., :, None] - kept[..., None, :]).exp())
+    weights, written = query @ key.mT * since, torch.diag_embed(write)
+    if delta:
+        overlap = key @ key.mT * since * write[..., None]
+        written = torch.linalg.solve_triangular(overlap.tril(-1), written, upper=False, unitriangular=True)
+    return weights @ written
+
+
+def state_norms(key: Tensor, value: Tensor, decay: Tensor, write: Tensor, state: Tensor, delta: bool) -> Tensor:
+    """How long the state's numbers are, as one vector, after each token: (batch, heads, length)."""
+    norms = []
+    for place in range(value.shape[2]):
+        k, v, d, w = key[:, :, place, None], value[:, :, place, None], decay[..., place, None], write[..., place, None]
+        _, state = one_step(k, k, v, d, w, state, delta)
+        norms.append(state.flatten(2).norm(dim=-1))
+    return torch.stack(norms, -1)

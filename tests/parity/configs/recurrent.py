@@ -1,0 +1,42 @@
+"""Decoders with layers that keep a state."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from tests.parity.configs.decoders import ROPES, SMALL
+
+TINY: dict[str, dict[str, Any]] = {
+    "qwen3_5_text": {
+        **SMALL, "head_dim": 16, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 6,
+        "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+        "layer_types": None, "full_attention_interval": 2,
+    },
+}  # fmt: skip
+NOT_ON_GPU = dict.fromkeys(TINY, "keeps a state")
+NOT_SPLIT = dict.fromkeys(TINY, "its state is not divided")
+HEADS: dict[str, tuple[str, ...]] = {"qwen3_5_text": ("base", "causal", "sequence")}
+
+
+def _qwen3_5_text(draw: random.Random) -> dict[str, Any]:
+    layers, groups = draw.randint(3, 5), draw.choice([1, 2, 3])
+    heads, keys = groups * draw.choice([1, 2, 3]), draw.choice([1, 2, 3])
+    kinds = [draw.choice(["linear_attention", "full_attention"]) for _ in range(layers - 2)]
+    some = ["linear_attention", *kinds, "full_attention"]
+    draw.shuffle(some)
+    pattern = draw.choice([{"layer_types": some}, {"full_attention_interval": draw.choice([2, 3])}])
+    rope = draw.choice([{"rope_type": "default", "rope_theta": draw.choice([500.0, 1e6])}, *ROPES])
+    return {
+        "vocab_size": draw.randint(60, 300), "hidden_size": heads * draw.choice([8, 14]), "intermediate_size": 56,
+        "num_hidden_layers": layers, "num_attention_heads": heads, "layer_types": None, "num_key_value_heads": groups,
+        "head_dim": draw.choice([8, 16]), "tie_word_embeddings": draw.random() < 0.5,
+        "rms_norm_eps": draw.choice([1e-5, 1e-6]), "attention_bias": draw.random() < 0.3,
+        "linear_conv_kernel_dim": draw.choice([2, 3, 4]), "linear_key_head_dim": draw.choice([4, 7, 16]),
+        "linear_value_head_dim": draw.choice([5, 8, 16]), "linear_num_key_heads": keys,
+        "linear_num_value_heads": keys * draw.choice([1, 2, 3]),
+        "rope_parameters": {**rope, "partial_rotary_factor": draw.choice([0.25, 0.5, 1.0])}, **pattern,
+    }  # fmt: skip
+
+
+RANDOM = {"qwen3_5_text": _qwen3_5_text}
