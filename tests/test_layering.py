@@ -30,7 +30,8 @@ ALLOWED: dict[str, set[str]] = {  # what a package may import beside itself and 
     "engine.program": NUMBERS,
     "engine.lowering": {"ops", "blueprints", "engine.program"},
     "engine.row_history": {*NUMBERS, "blueprints", "engine.protocol"},
-    "engine.paged_rows": {"engine.protocol", "engine.checks", "engine.row_history"},
+    "engine.row_states": {"ops", "blueprints", "engine.protocol", "engine.checks", "engine.row_history"},
+    "engine.paged_rows": {"engine.protocol", "engine.checks", "engine.row_history", "engine.row_states"},
     "engine.program_pass": {"engine.protocol", "engine.checks", "engine.program", "engine.paged_rows"},
     "engine.program_executor": {
         "ops", "blueprints", "engine.protocol", "engine.checks", "engine.program", "engine.paged_rows",

@@ -18,7 +18,7 @@ from glassformer.engine.protocol import Feed, Want
 from glassformer.ground import sites
 from glassformer.ground.changes import Change, Where
 from glassformer.ground.errors import SiteError
-from glassformer.ground.sites import SiteNames, Watch
+from glassformer.ground.sites import ModelSites, Watch
 from glassformer.torch.arguments import ForwardArguments
 from tests.parity import reference
 from tests.site_names import usual_sites
@@ -50,7 +50,7 @@ def test_every_site_and_its_axes() -> None:
 
 @given(st.permutations(usual_sites(2, 2, (1,)).names), st.integers(2, 9))
 def test_sites_stand_in_the_order_of_a_pass(names: list[str], blocks: int) -> None:
-    assert SiteNames.of(names, blocks).names == usual_sites(2, 2, (1,)).names
+    assert ModelSites.of(names, blocks).names == usual_sites(2, 2, (1,)).names
 
 
 @pytest.mark.parametrize("name", ["blocks.0.resdual", "blocks.x.residual", "blocks", "score"])

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from glassformer.blueprints.config import Config, Head
 from glassformer.blueprints.synonyms import synonyms
-from glassformer.ground.sites import AFTER, SiteNames, Synonyms
+from glassformer.ground.sites import AFTER, ModelSites, Synonyms
 from glassformer.ops.activate import build_activate, build_learned_activate
 from glassformer.ops.add import build_add, build_identity
 from glassformer.ops.attend import Attend, build_attend
@@ -92,10 +92,10 @@ class Blueprint:
         return tuple(op.inner_site("pattern") for op in self.ops_of(Attend))
 
     @cached_property
-    def site_names(self) -> SiteNames:
+    def site_names(self) -> ModelSites:
         """Its sites, and those of any head."""
         slots = (op.site for op in self.ops_of(ExpertGate) if op.site is not None)
-        return SiteNames.of({*self.sites, *AFTER}, self.blocks, slots, lambda: self.synonyms)
+        return ModelSites.of({*self.sites, *AFTER}, self.blocks, slots, lambda: self.synonyms)
 
     @cached_property
     def synonyms(self) -> Synonyms:

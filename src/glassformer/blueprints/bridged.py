@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from glassformer.blueprints.blueprint import Blueprint
 from glassformer.blueprints.config import Config, Head
 from glassformer.ground.errors import ConfigError
-from glassformer.ground.sites import ENCODER, SiteNames, axes
+from glassformer.ground.sites import ENCODER, ModelSites, axes
 from glassformer.ops.computed import Computed
 from glassformer.ops.op import Op, Shape, Weight
 
@@ -112,8 +112,8 @@ class BridgedBlueprint(Blueprint):
         return self.all_weights
 
     @cached_property
-    def site_names(self) -> SiteNames:
-        return SiteNames.of(self.sites, self.blocks, modules=lambda: self.modules)
+    def site_names(self) -> ModelSites:
+        return ModelSites.of(self.sites, self.blocks, modules=lambda: self.modules)
 
 
 def bridged_blueprint(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from glassformer.engine.protocol import NO_EXTRAS, BlockInput, Capabilities, Feed, Want
 from glassformer.ground.errors import ExecutorError, InputError, SiteError, check_context, check_ids
-from glassformer.ground.sites import SiteNames, Watch
+from glassformer.ground.sites import ModelSites, Watch
 
 
 class HasWeightFiles(Protocol):
@@ -84,7 +84,7 @@ def restored(rows: Sequence[HasLength], lengths: Sequence[int]) -> Iterator[None
 class InputChecks:
     """What one model can take."""
 
-    def __init__(self, context: int, vocabulary: int, names: SiteNames, capabilities: Capabilities = NO_EXTRAS) -> None:
+    def __init__(self, context: int, vocabulary: int, names: ModelSites, capabilities: Capabilities = NO_EXTRAS) -> None:
         """`names`: its sites; `capabilities`: which feeds its executor takes."""
         self.context = context
         self.capabilities = capabilities

@@ -98,7 +98,7 @@ def _place(site: str) -> tuple[bool, float, int]:
 
 
 @dataclass(frozen=True)
-class SiteNames:
+class ModelSites:
     """The sites of one model, in the order in which a pass meets them, and what else they are called."""
 
     names: tuple[str, ...]
@@ -111,7 +111,7 @@ class SiteNames:
     def of(
         cls, names: Iterable[str], blocks: int, slots: Iterable[str] = (),
         synonyms: Callable[[], Synonyms] | None = None, modules: Callable[[], Mapping[str, str]] | None = None,
-    ) -> SiteNames:  # fmt: skip
+    ) -> ModelSites:  # fmt: skip
         """Those with these names, in whatever order they come."""
         return cls(tuple(sorted(names, key=_place)), blocks, frozenset(slots), synonyms or Synonyms, modules or dict)
 
@@ -240,14 +240,14 @@ class Watch:
         return frozenset(site for change in self.changes.values() for site in change.inputs)
 
     @classmethod
-    def of(cls, *patterns: SiteName, names: SiteNames, changes: Mapping[Any, Change | SiteFunction] | None = None) -> Watch:
+    def of(cls, *patterns: SiteName, names: ModelSites, changes: Mapping[Any, Change | SiteFunction] | None = None) -> Watch:
         """A watch from patterns, checked against the sites that a model has."""
         declared = {_as_pattern(name): as_change(change, _as_pattern(name)) for name, change in (changes or {}).items()}
         return cls(frozenset(map(_as_pattern, patterns)), declared).expanded(names)
 
     @classmethod
     def parse(
-        cls, declared: Watch | Mapping[Any, Change | SiteFunction] | SiteName | Iterable[SiteName], names: SiteNames
+        cls, declared: Watch | Mapping[Any, Change | SiteFunction] | SiteName | Iterable[SiteName], names: ModelSites
     ) -> Watch:
         """A watch from its short forms: sites to read, or sites with their changes."""
         if isinstance(declared, Watch):
@@ -263,7 +263,7 @@ class Watch:
         changes = declared if isinstance(declared, Mapping) else None
         return cls.of(*patterns, names=names, changes=changes)
 
-    def expanded(self, names: SiteNames) -> Watch:
+    def expanded(self, names: ModelSites) -> Watch:
         """The watch with its patterns expanded, refused if it names a site that the model lacks."""
         changed = {
             site: as_change(change, pattern) for pattern, change in self.changes.items() for site in names.expand([pattern])
@@ -301,7 +301,7 @@ def _is_of_source(site: str) -> bool:
     return not site.startswith(ENCODER) and "source" in axes(site) and "length" not in axes(site)
 
 
-def expand_changes(changes: Mapping[str, Change | SiteFunction], names: SiteNames) -> Mapping[str, Change]:
+def expand_changes(changes: Mapping[str, Change | SiteFunction], names: ModelSites) -> Mapping[str, Change]:
     """What is to be changed throughout, by site; refused if it names none that the model has."""
     if not isinstance(changes, Mapping):
         raise SiteError(

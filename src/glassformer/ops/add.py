@@ -104,7 +104,8 @@ def build_add(
     b: Recorder, x: Value, update: Value, site: str | None = None, module: str = "", of: tuple[str, str] | None = None
 ) -> Value:
     """`of`: what it is the sum of, where that is not the residual stream and an update."""
-    return b.record(Add, module, (x, update), x.shape, site, **({} if of is None else {"of": of}))
+    options: dict[str, Any] = {} if of is None else {"of": of}
+    return b.record(Add, module, (x, update), x.shape, site, **options)
 
 
 def build_identity(b: Recorder, x: Value, site: str, module: str = "") -> Value:

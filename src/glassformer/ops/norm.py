@@ -156,7 +156,7 @@ def build_norm(
     size = (x.width // groups if shared else x.width,)
     weights = {f"{module}.weight": size} if weight else {}
     weights |= {f"{module}.bias": size} if weight and bias and how == "layer" else {}
-    parts = {} if groups == 1 else {"groups": groups}
+    parts: dict[str, Any] = {} if groups == 1 else {"groups": groups}
     return b.record(Norm, module, (x,), x.shape, site, weights, eps=eps, how=how, offset=offset, **parts)
 
 

@@ -74,7 +74,7 @@ class Recur(TokenMixer):
         weights = self.pattern_row(inputs[0], token)
         assert token.everywhere is not None
         values = token.everywhere(self.inputs[2])[:, : weights.shape[1]]
-        return np.einsum("ht,htd->hd", weights, values).reshape(-1)
+        return np.asarray(np.einsum("ht,htd->hd", weights, values).reshape(-1))
 
     def pattern_row(self, query: Array, token: TokenContext) -> Array:
         """How much of each token's value so far is in the output at a token: (heads, tokens)."""

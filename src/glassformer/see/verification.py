@@ -23,7 +23,7 @@ from rich.text import Text
 from glassformer.engine.protocol import Executor, Feed, Logits, Want
 from glassformer.ground.candidates import kl_divergence, log_softmax
 from glassformer.ground.errors import InputError
-from glassformer.ground.sites import SiteNames, Watch
+from glassformer.ground.sites import ModelSites, Watch
 
 NUMBER_COLUMNS = ("top-1", "KL, bits", "error", "largest", "bound")
 LEGEND = "error: of the worst site, relative to its values; bound: what rounding alone may amount to"
@@ -170,7 +170,7 @@ CACHES = {"f32": 0.0, "f16": 1e-2, "bf16": 8e-2, "q8": 4e-1}
 
 
 def verify(
-    reference: Executor, executor: Executor, prompts: Sequence[Sequence[int]], names: SiteNames,
+    reference: Executor, executor: Executor, prompts: Sequence[Sequence[int]], names: ModelSites,
     sources: Sequence[Sequence[int]] | None = None,
 ) -> Verdict:  # fmt: skip
     """Compare an executor with a reference, on prompts of token ids; `sources`: what an encoder reads for each.
@@ -182,7 +182,7 @@ def verify(
 
 
 def verify_all(
-    reference: Executor, executors: Sequence[Executor], prompts: Sequence[Sequence[int]], names: SiteNames,
+    reference: Executor, executors: Sequence[Executor], prompts: Sequence[Sequence[int]], names: ModelSites,
     sources: Sequence[Sequence[int]] | None = None,
 ) -> list[Verdict]:  # fmt: skip
     """Compare several executors with a reference, which runs only once."""

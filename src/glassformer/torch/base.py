@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from glassformer.blueprints import Config, Head, Op, blueprint
 from glassformer.blueprints.blueprint import Blueprint, Family
 from glassformer.ground.errors import InputError, InputTypeError, check_context, refuse_text
-from glassformer.ground.sites import ENCODER, Observer, SiteNames, Tap, Watch
+from glassformer.ground.sites import ENCODER, ModelSites, Observer, Tap, Watch
 from glassformer.ground.typecheck import brief
 from glassformer.ops.module_steps import Path, part, path_of
 from glassformer.torch import threads as threads  # imported for what it does at a fork
@@ -164,9 +164,14 @@ class BaseModel(FamilyModule):
     # What a pass is made of -------------------------------------------------------------------------------------
 
     @property
-    def site_names(self) -> SiteNames:
+    def site_names(self) -> ModelSites:
         """The sites that it has, or would have with a head."""
-        return blueprint(self.config).site_names
+        return self.described.site_names
+
+    @property
+    def described(self) -> Blueprint:
+        """What it computes, with its family's usual head."""
+        return blueprint(self.config)
 
     def watch_for(self, attentions: bool, states: bool, watch: WatchLike) -> Watch | None:
         """The sites that the familiar flags stand for, together with the caller's own watch."""
@@ -174,7 +179,7 @@ class BaseModel(FamilyModule):
             return None
         names = self.site_names
         flags = ["*embedding", "*blocks.*.residual", "*final"] if states else []
-        flags += blueprint(self.config).attention_patterns if attentions else ()
+        flags += self.described.attention_patterns if attentions else ()
         reads = frozenset(names.expand(flags))
         if watch is None:
             return Watch(reads)
@@ -190,7 +195,7 @@ class BaseModel(FamilyModule):
     def attentions(
         self, record: Mapping[str, Tensor], stack: str = "", site_prefix: str = "attention"
     ) -> tuple[Tensor, ...]:
-        patterns = blueprint(self.config).attention_patterns
+        patterns = self.described.attention_patterns
         return tuple(record[site] for site in patterns if re.match(rf"{stack}blocks\.\d+\.{site_prefix}\.", site))
 
     def positions_and_mask(

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from glassformer.blueprints import blueprint
 from glassformer.blueprints.blueprint import Blueprint, Head
 from glassformer.ground.errors import InputError
-from glassformer.ground.sites import ENCODER, SiteNames, Tap
+from glassformer.ground.sites import ENCODER, ModelSites, Tap
 from glassformer.ops.module_steps import part
 from glassformer.ops.op import Op
 from glassformer.ops.scores import Scores
@@ -308,9 +308,9 @@ class EncoderPart(EncoderDecoder):
     absent_modules = ("decoder", "lm_head")
 
     @property
-    def site_names(self) -> SiteNames:
+    def site_names(self) -> ModelSites:
         names = super().site_names
-        return SiteNames.of([site for site in names.names if site.startswith(ENCODER)], 0)
+        return ModelSites.of([site for site in names.names if site.startswith(ENCODER)], 0)
 
     @takes(*ENCODER_ARGUMENTS)
     def forward(self, given: ForwardArguments) -> BaseModelOutput:  # type: ignore[override]

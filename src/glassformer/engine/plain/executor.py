@@ -15,7 +15,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from glassformer.blueprints import blueprint
 from glassformer.engine import checks
 from glassformer.engine.plain.kv_cache import CacheWindow, KvSnapshot, PlainRow, RowCache, SourceCache
 from glassformer.engine.protocol import (
@@ -90,7 +89,7 @@ class PlainExecutor(NotCopied, StatefulRows):
         self.base = model.base_model
         self.context: int = model.config.context
         config = model.config
-        described = blueprint(config)
+        described = self.base.described
         self._set_states(described)
         self._checks = checks.InputChecks(
             config.context, self.base.vocabulary_size, self.base.site_names,
