@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from glassformer.blueprints.config import Config, Head
 from glassformer.blueprints.synonyms import synonyms
-from glassformer.ground.sites import AFTER, ModelSites, Synonyms
+from glassformer.ground.sites import AFTER, ENCODER, ModelSites, Synonyms, module_sites
 from glassformer.ops.activate import build_activate, build_learned_activate
 from glassformer.ops.add import build_add, build_identity
 from glassformer.ops.attend import Attend, build_attend
@@ -95,7 +95,17 @@ class Blueprint:
     def site_names(self) -> ModelSites:
         """Its sites, and those of any head."""
         slots = (op.site for op in self.ops_of(ExpertGate) if op.site is not None)
-        return ModelSites.of({*self.sites, *AFTER}, self.blocks, slots, lambda: self.synonyms)
+        return ModelSites.of({*self.sites, *AFTER}, self.blocks, slots, lambda: self.synonyms, self._module_sites)
+
+    def _module_sites(self) -> dict[str, str]:
+        """PyTorch's modules by name: those that have weights, and those around them."""
+        stacks: dict[str, set[str]] = {}
+        for op in self.ops:
+            for weight in op.weights:
+                parts = weight.name.split(".")[:-1]
+                for count in range(1, len(parts) + 1):
+                    stacks.setdefault(".".join(parts[:count]), set()).add(op.stack)
+        return module_sites(stacks, lambda name: stacks[name] == {ENCODER})
 
     @cached_property
     def synonyms(self) -> Synonyms:

@@ -112,6 +112,10 @@ class BridgedBlueprint(Blueprint):
         return self.all_weights
 
     @cached_property
+    def attention_patterns(self) -> tuple[str, ...]:
+        return tuple(site for site in self.sites if site.endswith(".pattern"))
+
+    @cached_property
     def site_names(self) -> ModelSites:
         return ModelSites.of(self.sites, self.blocks, modules=lambda: self.modules)
 

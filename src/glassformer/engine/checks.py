@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.engine.protocol import NO_EXTRAS, BlockInput, Capabilities, Feed, Want
-from glassformer.ground.errors import ExecutorError, InputError, SiteError, check_context, check_ids
-from glassformer.ground.sites import ModelSites, Watch
+from glassformer.ground.errors import ExecutorError, InputError, SiteError, check_context, check_ids, spell
+from glassformer.ground.sites import ModelSites, Watch, is_module
 
 
 class HasWeightFiles(Protocol):
@@ -147,7 +147,14 @@ class InputChecks:
 
     def watch(self, watch: Watch) -> Watch:
         """A watch with its patterns expanded, refused if it names a site that the model lacks."""
-        return watch.expanded(self.names)
+        watch = watch.expanded(self.names)
+        modules = (site for site in (*watch.reads, *watch.changes) if is_module(site))
+        if not self.capabilities.calls_modules and (site := next(modules, None)) is not None:
+            raise ExecutorError(
+                f"{site!r} is one of PyTorch's modules, and this executor calls none. Load the model with "
+                f"{spell('executor', 'plain')}."
+            )
+        return watch
 
     def check_ids(self, ids: Sequence[int]) -> None:
         check_ids(ids, self.vocabulary)

@@ -272,6 +272,7 @@ class Capabilities:
 
     takes_vectors: bool = False  # feeds with `vectors`
     begins_at_blocks: bool = False  # feeds with a `begin`
+    calls_modules: bool = False  # watches of PyTorch's modules, by their own names
     min_prefill_tokens: int = 1  # longer feeds are computed as prompts, shorter ones as steps, with other last bits
     sampler: DeviceSampler | None = None
     prefix_cache: PrefixCaching | None = None

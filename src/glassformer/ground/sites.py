@@ -177,6 +177,11 @@ def module_of(site: str) -> str:
     return site.removeprefix(ENCODER).removeprefix(MODULE)
 
 
+def module_sites(names: Iterable[str], in_encoder: Callable[[str], bool]) -> dict[str, str]:
+    """The sites of modules, by `module:` and their names; `encoder.` stands before those of an encoder-decoder's encoder."""
+    return {f"{MODULE}{name}": f"{ENCODER if in_encoder(name) else ''}{MODULE}{name}" for name in names if name}
+
+
 def axes(site: str) -> tuple[str, ...]:
     """The named axes of the value found at a site."""
     if site.startswith(ENCODER):

@@ -72,6 +72,11 @@ class ForwardArguments:
     ] = None
     p: Annotated[ForwardPass | None, "a ready-made pass, from an executor; instead of mask, positions, cache, watch."] = None
 
+    @property
+    def tokens(self) -> Tensor | None:
+        """What is run: ids, or vectors."""
+        return self.input_ids if self.input_ids is not None else self.inputs_embeds
+
 
 RETURN_DICT = inspect.Parameter("return_dict", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=bool | None)
 ANNOTATED = argument_types(ForwardArguments.__init__)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -18,7 +20,7 @@ from torch import Tensor, nn
 from glassformer.blueprints import Config, Head, Op, blueprint
 from glassformer.blueprints.blueprint import Blueprint, Family
 from glassformer.ground.errors import InputError, InputTypeError, check_context, refuse_text
-from glassformer.ground.sites import ENCODER, ModelSites, Observer, Tap, Watch
+from glassformer.ground.sites import ENCODER, ModelSites, Observer, Tap, Watch, module_sites
 from glassformer.ground.typecheck import brief
 from glassformer.ops.module_steps import Path, part, path_of
 from glassformer.torch import threads as threads  # imported for what it does at a fork
@@ -29,6 +31,7 @@ from glassformer.torch.derivation import Derivation, HeadDerivation
 from glassformer.torch.forward_pass import CrossAttentionSource, ForwardPass
 from glassformer.torch.layers import Embedding
 from glassformer.torch.mask import Mask
+from glassformer.torch.module_sites import named_modules_hooked
 from glassformer.torch.positions import RotaryEmbedding, RotaryPositions
 from glassformer.torch.routed_mlp import with_stacked_experts
 
@@ -166,12 +169,26 @@ class BaseModel(FamilyModule):
     @property
     def site_names(self) -> ModelSites:
         """The sites that it has, or would have with a head."""
-        return self.described.site_names
+        return replace(self.described.site_names, modules=self._module_sites)
 
     @property
     def described(self) -> Blueprint:
         """What it computes, with its family's usual head."""
         return blueprint(self.config)
+
+    def _module_sites(self) -> dict[str, str]:
+        """Its modules by name, also as they are called in a model with a head."""
+        names = [name for name, _ in self.named_modules() if name]
+        return module_sites([*names, *(f"{self.prefix}.{name}" for name in names if self.prefix)], self._in_encoder)
+
+    def _in_encoder(self, name: str) -> bool:
+        """Whether a module is a part of an encoder-decoder's encoder."""
+        return bool(self.config.encoder_layers) and f"{name}.".removeprefix(f"{self.prefix}.").startswith("encoder.")
+
+    def modules_hooked(self, tap: Tap | None, tokens: Tensor | None, stack: str = "") -> AbstractContextManager[None]:
+        """Around a pass over (rows, length, …) tokens: the modules that its tap wants by name."""
+        rows, length = (0, 0) if tokens is None else tokens.shape[:2]
+        return named_modules_hooked(self, tap, rows, length, stack, f"{self.prefix}.")
 
     def watch_for(self, attentions: bool, states: bool, watch: WatchLike) -> Watch | None:
         """The sites that the familiar flags stand for, together with the caller's own watch."""

@@ -11,14 +11,14 @@ Shapes: tokens      (rows, length, …), and perhaps columns of padding behind t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from torch import Tensor, nn
 
 from glassformer.ground.errors import SiteError
-from glassformer.ground.sites import ENCODER, MODULE, Tap, module_of
+from glassformer.ground.sites import ENCODER, Tap, module_of
 
 Layout: TypeAlias = Literal["tokens", "flat", "channels", "heads"]
 
@@ -108,15 +108,21 @@ def hooked(root: nn.Module, places: Mapping[str, ModulePlace], tap: Tap, rows: i
         raise SiteError(f"{unmet[0]!r} is not in this pass: it does not call its module. Take the module around it.")
 
 
-def module_places(tap: Tap, stack: str = "") -> dict[str, ModulePlace]:
-    """The modules that a tap wants by name, of the encoder (`encoder.`) or of all else."""
-    inside = [site for site in tap.modules if site.startswith(ENCODER) == bool(stack)]
-    return {site: ModulePlace(module_of(site)) for site in inside}
+def named_modules_hooked(
+    root: nn.Module, tap: Tap | None, rows: int, length: int, stack: str = "", prefix: str = ""
+) -> AbstractContextManager[None]:
+    """For one pass: the modules that a tap wants by name, of the encoder (`encoder.`) or of all else.
 
-
-def module_sites(names: Sequence[str], in_encoder: Callable[[str], bool]) -> dict[str, str]:
-    """The sites of modules by their names: `module:` and the name; of an encoder's, `encoder.` stands before it."""
-    return {f"{MODULE}{name}": f"{ENCODER if in_encoder(name) else ''}{MODULE}{name}" for name in names if name}
+    `prefix`: what may stand before the names of a base model's own modules.
+    """
+    inside = [site for site in tap.modules if site.startswith(ENCODER) == bool(stack)] if tap is not None else []
+    if tap is None or not inside:
+        return nullcontext()
+    names = {site: module_of(site).removeprefix(prefix) for site in inside}
+    known = {name for name, _ in root.named_modules()}
+    if absent := [site for site, name in names.items() if name not in known]:
+        raise SiteError(f"{absent[0]!r} is no module of this {type(root).__name__}.")
+    return hooked(root, {site: ModulePlace(name) for site, name in names.items()}, tap, rows, length)
 
 
 def _through_tap(

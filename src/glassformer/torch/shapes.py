@@ -58,8 +58,9 @@ class Decoder(BaseModel):
     def forward(self, given: ForwardArguments) -> BaseModelOutputWithPast:
         """Run the base model."""
         p = given.p or self.prepare(given)
-        x = self.embed(given.input_ids, given.inputs_embeds)
-        return BaseModelOutputWithPast(self.compute(x, p), p.cache, **self.observed(p.tap, given))
+        with self.modules_hooked(None if given.p else p.tap, given.tokens):
+            states = self.compute(self.embed(given.input_ids, given.inputs_embeds), p)
+        return BaseModelOutputWithPast(states, p.cache, **self.observed(p.tap, given))
 
     @staticmethod
     def cache_of(layers: Sequence[tuple[Tensor, Tensor]]) -> DynamicCache:
@@ -151,8 +152,8 @@ class Encoder(BaseModel):
     def forward(self, given: ForwardArguments) -> BaseModelOutputWithPooling:
         """Run the base model."""
         p = given.p or self.prepare(given)
-        x = self.embed(given.input_ids, given.inputs_embeds)
-        states = self.compute(x, p)
+        with self.modules_hooked(p.tap, given.tokens):
+            states = self.compute(self.embed(given.input_ids, given.inputs_embeds), p)
         pooled = self.pooled(first_tokens(states, p.mask.real_tokens)) if self.pooler is not None else None
         return BaseModelOutputWithPooling(states, pooled, **self.observed(p.tap, given))
 
@@ -249,7 +250,8 @@ class EncoderDecoder(BaseModel):
                 target, given.decoder_attention_mask, None, past, name="decoder_attention_mask"
             )
             p = self.new_pass(positions, mask, cache, tap, encoded)
-        states = self.compute(self.embed(ids, vectors), p)
+        with self.modules_hooked(None if given.p else p.tap, ids if ids is not None else vectors):
+            states = self.compute(self.embed(ids, vectors), p)
         seen = self.observed(p.tap, given)
         cross = self.attentions(p.tap.observers[0].record, "", "cross") if p.tap and given.output_attentions else None
         both = encoded is not None and given.encoder_outputs is None  # what was encoded earlier was not watched
@@ -280,8 +282,9 @@ class EncoderDecoder(BaseModel):
         else:
             tokens = self.check_inputs(given.input_ids, given.inputs_embeds)
             positions, mask = self.positions_and_mask(tokens, attention_mask, causal=False)
-            x = self.embed_source(given.input_ids, given.inputs_embeds)
-            states = self.encode(x, self.new_pass(positions, mask, tap=tap))
+            with self.modules_hooked(tap, tokens, ENCODER):
+                x = self.embed_source(given.input_ids, given.inputs_embeds)
+                states = self.encode(x, self.new_pass(positions, mask, tap=tap))
         if mask.real_tokens is not None and holds(mask.real_tokens, lambda real: ~real.any(-1).all()):
             raise InputError("a row of the source is all padding. Give it at least one token.")
         return EncodedSource(

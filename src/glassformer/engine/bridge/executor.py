@@ -25,7 +25,7 @@ from glassformer.blueprints.bridged import LIBRARY
 from glassformer.engine import checks
 from glassformer.engine.bridge.model import BridgedModel, check_changes
 from glassformer.engine.plain.executor import HostCopy, PlainLogits
-from glassformer.engine.protocol import NO_EXTRAS, Capabilities, Description, Feed, Row, Want
+from glassformer.engine.protocol import Capabilities, Description, Feed, Row, Want
 from glassformer.engine.row_history import ReadTokens
 from glassformer.ground.errors import ExecutorError
 from glassformer.ground.ownership import NotCopied
@@ -62,11 +62,13 @@ class BridgeExecutor(NotCopied):
         self.model = model
         self.context: int = model.config.context
         self._lock = model.lock
-        self._checks = checks.InputChecks(self.context, model.config.vocab_size, model.blueprint.site_names)
+        self._checks = checks.InputChecks(
+            self.context, model.config.vocab_size, model.blueprint.site_names, Capabilities(calls_modules=True)
+        )  # fmt: skip
 
     @property
     def capabilities(self) -> Capabilities:
-        return NO_EXTRAS
+        return self._checks.capabilities
 
     @checks.locked
     def open(self, source: Sequence[int] | None = None) -> BridgeRow:

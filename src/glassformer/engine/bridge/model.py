@@ -22,8 +22,8 @@ from glassformer.blueprints.bridged import LIBRARY, BridgedBlueprint, BridgedCon
 from glassformer.engine.bridge.anatomy import Anatomy, examine
 from glassformer.ground.errors import SiteError
 from glassformer.ground.ownership import ForkSafeLock
-from glassformer.ground.sites import ENCODER, Observer, Tap, Watch, module_of, where_of
-from glassformer.torch.module_sites import ModulePlace, hooked, module_sites
+from glassformer.ground.sites import ENCODER, Observer, Tap, Watch, module_of, module_sites, where_of
+from glassformer.torch.module_sites import ModulePlace, hooked
 
 CACHES = ("past_key_values", "cache_params", "state", "mems")  # what models call it in what they take and what they give
 

@@ -36,7 +36,7 @@ from glassformer.engine.row_states import StatefulRows
 from glassformer.ground.candidates import Candidates, top
 from glassformer.ground.errors import ExecutorError
 from glassformer.ground.ownership import ForkSafeLock, NotCopied
-from glassformer.ground.sites import Observer, Tap, where_of
+from glassformer.ground.sites import ENCODER, Observer, Tap, where_of
 from glassformer.torch.heads import CausalLM, Seq2SeqLM
 from glassformer.torch.mask import Mask
 from glassformer.torch.outputs import CausalLMOutputWithPast, Seq2SeqLMOutput
@@ -93,7 +93,9 @@ class PlainExecutor(NotCopied, StatefulRows):
         self._set_states(described)
         self._checks = checks.InputChecks(
             config.context, self.base.vocabulary_size, self.base.site_names,
-            capabilities=Capabilities(takes_vectors=True, begins_at_blocks=not self._state_size),
+            capabilities=Capabilities(
+                takes_vectors=True, begins_at_blocks=not self._state_size, calls_modules=make_tap is Tap
+            ),
         )  # fmt: skip
         self._set_ropes(module.rope for module in self.base.modules() if isinstance(module, RotaryEmbedding))
         self._cache = RowCache(described.caching_layers())
@@ -162,7 +164,8 @@ class PlainExecutor(NotCopied, StatefulRows):
             if feed.watch is not None
         }
         tap = self._make_tap(list(observers.values())) if observers else None
-        states = base.encode(base.embed_source(ids), base.new_pass(positions, mask, tap=tap))
+        with base.modules_hooked(tap, ids, ENCODER):
+            states = base.encode(base.embed_source(ids), base.new_pass(positions, mask, tap=tap))
         buffers, slots = self._cache.source, [row.slot for row in rows]
         self._cache.reserve_sources(longest)
         for layer, crossing in enumerate(base.cross_attention_modules):
@@ -235,7 +238,8 @@ class PlainExecutor(NotCopied, StatefulRows):
         p = replace(p, begin=begin, present=present)
         names = ("decoder_input_ids", "decoder_inputs_embeds") if encoder_decoder else ("input_ids", "inputs_embeds")
         tokens = {names[0]: ids} if vectors is None else {names[1]: vectors}
-        output: CausalLMOutputWithPast | Seq2SeqLMOutput = self.model(**tokens, p=p, logits_to_keep=keep)
+        with self.base.modules_hooked(tap, ids):
+            output: CausalLMOutputWithPast | Seq2SeqLMOutput = self.model(**tokens, p=p, logits_to_keep=keep)
         assert output.logits is not None
         return output.logits
 
