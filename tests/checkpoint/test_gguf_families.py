@@ -132,6 +132,11 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {  # by architecture: the fami
          "head_dim": HIDDEN // HEADS, "rope_parameters": HALF},
     ),
     "olmo": ("olmo", {name: value for name, value in LAYER_NORMS.items() if name != "layer_norm_eps"}),
+    "bloom": ("bloom", {
+        "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "n_layer": LAYERS, "n_head": HEADS, "layer_norm_epsilon": 1e-4}),
+    "mpt": ("mpt", {
+        "vocab_size": VOCABULARY, "d_model": HIDDEN, "n_layers": LAYERS, "n_heads": HEADS, "max_seq_len": CONTEXT,
+        "layer_norm_epsilon": 1e-4}),
     "starcoder": ("gpt_bigcode", GPT2),
     "starcoder2": (
         "starcoder2",
@@ -197,7 +202,8 @@ def metadata(name: str) -> dict[str, Typed]:
     return sizes
 
 
-LAYER_NORMED = ("gptneox", "starcoder2", "command-r", "stablelm", "phi2", "nemotron", "olmo", "starcoder")
+QUADRUPLE = ("starcoder", "bloom", "mpt")  # whose MLPs have four times the width
+LAYER_NORMED = ("gptneox", "starcoder2", "command-r", "stablelm", "phi2", "nemotron", "olmo", "starcoder", "bloom", "mpt")
 
 
 def decoder_metadata(name: str) -> dict[str, Typed]:
@@ -206,7 +212,7 @@ def decoder_metadata(name: str) -> dict[str, Typed]:
         key: (value, Value.UINT32)
         for key, value in {
             "context_length": CONTEXT, "embedding_length": HIDDEN, "block_count": c.num_hidden_layers,
-            "attention.head_count": HEADS, "feed_forward_length": 4 * HIDDEN if short == "starcoder" else INNER,
+            "attention.head_count": HEADS, "feed_forward_length": 4 * HIDDEN if short in QUADRUPLE else INNER,
             "tokenizer.ggml.eos_token_id": c.eos_token_id,
             "tokenizer.ggml.padding_token_id": c.pad_token_id,
             "attention.head_count_kv": getattr(c, "num_key_value_heads", None),
@@ -275,6 +281,7 @@ def gguf_names(name: str) -> dict[str, str]:
         if "pooler" not in key and id(tensor) not in seen:
             seen.add(id(tensor))
             other = names.get_name(key, (".weight", ".bias"))
+            other = other or names.get_name(key.removeprefix("transformer."), (".weight", ".bias"))  # as for BLOOM
             assert other is not None, key
             found[key] = other
     return found

@@ -88,6 +88,8 @@ def build(model_type: str, head: str = "CausalLM", dtype: torch.dtype = torch.fl
             else:
                 parameter.copy_(noise * (0.3 if parameter.ndim == 1 else 0.15))
         for name, buffer in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                buffer.copy_(0.8 + 0.3 * torch.rand(buffer.shape, generator=generator))
             if name.endswith(("final_logits_bias", "e_score_correction_bias")):
                 buffer.copy_(torch.randn(buffer.shape, generator=generator) * (0.2 if "e_score" in name else 1.0))
     return model

@@ -72,6 +72,8 @@ ROUNDED = (
     "cohere2",
     "ernie4_5",
     "glm4_moe",
+    "bloom",
+    "mpt",
     *reference.RECURRENT,
 )  # families whose attention the reference has in float32 only, or whose RoPE, router or states
 TURNED = ("gte", "modernbert", "nomic_bert", "roformer")  # encoders with RoPE

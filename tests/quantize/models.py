@@ -57,7 +57,7 @@ TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "gemma2": lambda folder: pieces(folder, "GemmaTokenizer", GEMMA),
     "gpt_neox": lambda folder: byte_level(folder, "gpt-2", False),
     "starcoder2": lambda folder: byte_level(folder, "gpt-2", False),
-    **dict.fromkeys(("gpt_bigcode", "phi"), lambda folder: byte_level(folder, "gpt-2", False)),
+    **dict.fromkeys(("gpt_bigcode", "phi", "bloom", "mpt"), lambda folder: byte_level(folder, "gpt-2", False)),
     "gpt_oss": lambda folder: byte_level(folder, "gpt-4o", False),
     **dict.fromkeys(
         ("exaone4", "glm4", "cohere", "seed_oss", "ernie4_5", "hunyuan_v1_dense", "arcee", "stablelm", "nemotron", "olmo"),
@@ -94,6 +94,8 @@ OWN: dict[str, dict[str, Any]] = {  # what makes a family a family
     "glm4": {"rope_parameters": {"rope_theta": 5e3, "partial_rotary_factor": 0.5}},
     **{key: {"rope_parameters": {"rope_theta": 5000.0, "partial_rotary_factor": 0.5}} for key in ("stablelm", "nemotron")},
     "phi": {"rope_parameters": {"rope_theta": 5e3, "partial_rotary_factor": 0.5}, "qk_layernorm": False},
+    "bloom": {"hidden_size": 256, "n_layer": 2, "n_head": 4},
+    "mpt": {"d_model": 256, "n_layers": 2, "n_heads": 4, "max_seq_len": 128},
     "gpt_bigcode": {"n_embd": 256, "n_inner": 512, "n_layer": 2, "n_head": 4, "n_positions": 128},
     "gpt_oss": {"sliding_window": 20, "swiglu_limit": 7.0, "layer_types": None},
     "gpt2": {"n_embd": 256, "n_inner": 512, "n_layer": 2, "n_head": 4, "n_positions": 128},
@@ -103,7 +105,7 @@ OWN: dict[str, dict[str, Any]] = {  # what makes a family a family
 def write(folder: Path, family: str, **changes: Any) -> Any:
     """A folder with random weights and a tokenizer; the reference's model."""
     folder.mkdir(parents=True, exist_ok=True)
-    wide = {"vocab_size": 448} if family in ("gpt2", "gpt_bigcode") else WIDE
+    wide = {"vocab_size": 448} if family in ("gpt2", "gpt_bigcode", "bloom", "mpt") else WIDE
     ends = {"bos_token_id": None, "eos_token_id": 2, "pad_token_id": None}
     model = reference.write(folder, family, **{**wide, **ends, **OWN.get(family, {}), **changes})
     TOKENIZERS[family](folder)

@@ -77,7 +77,7 @@ def test_experts_are_exported_stacked(kind: str, make_checkpoint: MakeCheckpoint
 
 
 FEWER_MATRICES = {  # of a block than seven
-    **dict.fromkeys(("gpt2", "gpt_bigcode", "phi3", "gpt_neox"), 4),
+    **dict.fromkeys(("gpt2", "gpt_bigcode", "phi3", "gpt_neox", "bloom", "mpt"), 4),
     **dict.fromkeys(("starcoder2", "glm4", "arcee", "nemotron", "phi"), 6),
 }
 
@@ -123,7 +123,8 @@ class TestExportedFamilies:
         known = next(arch for arch, name in MODEL_ARCH_NAMES.items() if name == architecture)
         names = get_tensor_name_map(known, 7)
         stored = open_model(make_checkpoint(family)).tensors
-        assert {names.get_name(name, (".weight", ".bias")) for name in stored} == set(found.raw)
+        short = {names.get_name(name.removeprefix("transformer."), (".weight", ".bias")) for name in stored}  # BLOOM's norm
+        assert {names.get_name(name, (".weight", ".bias")) for name in stored} - {None} | short - {None} == set(found.raw)
 
     def test_the_tokenizer_is_exported(self, family: str, make_checkpoint: MakeCheckpoint, tmp_path: Path) -> None:
         exported(make_checkpoint(family), tmp_path / "x.gguf")

@@ -15,7 +15,7 @@ from glassformer.blueprints.config import Config, Head
 from glassformer.blueprints.synonyms import synonyms
 from glassformer.ground.sites import AFTER, ENCODER, ModelSites, Synonyms, module_sites
 from glassformer.ops.activate import build_activate, build_learned_activate
-from glassformer.ops.add import build_add, build_identity
+from glassformer.ops.add import build_add, build_identity, build_scale
 from glassformer.ops.attend import Attend, build_attend
 from glassformer.ops.causal_conv import build_causal_conv
 from glassformer.ops.columns import build_columns
@@ -71,6 +71,11 @@ class Blueprint:
     def ops_of(self, kind: type[Kind]) -> Iterator[Kind]:
         """The ops of a kind."""
         return (op for op in self.ops if isinstance(op, kind))
+
+    @property
+    def blocks_stand_alone(self) -> bool:
+        """Whether a block reads nothing of a text but what enters it, so that a pass may begin there."""
+        return not self.state_size and not any(op.options.get("beside") or "shares" in op.options for op in self.ops)
 
     @property
     def routed_blocks(self) -> tuple[int, ...]:
@@ -187,6 +192,7 @@ class Builder(Recorder):
     expert_linear = build_expert_linear
     add = build_add
     identity = build_identity
+    scale = build_scale
     pool = build_pool
     scores = build_scores
 

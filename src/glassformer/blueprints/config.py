@@ -225,6 +225,11 @@ class Config:
         """The kinds of RoPE, by the names that their tables have in PyTorch."""
         return {}
 
+    def rotary_head_size(self, name: str) -> int:
+        """The size of the heads that a kind of RoPE turns."""
+        size: int = self.head_dim
+        return size
+
     @property
     def routed_layers(self) -> tuple[int, ...]:
         """The numbers of the blocks whose MLP is a mixture of experts."""

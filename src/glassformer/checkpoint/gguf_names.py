@@ -95,6 +95,20 @@ OLMO_SIZES = {
 STARCODER_SIZES = {
     **SIZES, "attention.head_count_kv": "num_key_value_heads", "attention.layer_norm_epsilon": "layer_norm_epsilon",
 }  # fmt: skip
+BLOOM_SIZES = {
+    "context_length": "seq_length",
+    "embedding_length": "hidden_size",
+    "block_count": "n_layer",
+    "attention.head_count": "num_attention_heads",
+    "attention.layer_norm_epsilon": "layer_norm_epsilon",
+}
+MPT_SIZES = {
+    "context_length": "max_seq_len",
+    "embedding_length": "d_model",
+    "block_count": "n_layers",
+    "attention.head_count": "n_heads",
+    "attention.layer_norm_epsilon": "layer_norm_epsilon",
+}
 GPTNEOX_SIZES = {
     **SIZES,
     "attention.layer_norm_epsilon": "layer_norm_eps",
@@ -158,6 +172,12 @@ def stablelm_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
 
 def starcoder2_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     return {"use_bias": "blk.0.attn_q.bias" in raw, "rope_scaling": _rope_scaling(metadata, raw)}
+
+
+def mpt_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    largest = metadata.get("attention.max_alibi_bias", 8)
+    largest = int(largest) if isinstance(largest, float) and largest.is_integer() else largest
+    return {"attn_config": {"alibi_bias_max": largest, "clip_qkv": metadata.get("attention.clamp_kqv")}}
 
 
 def ernie_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
@@ -402,6 +422,29 @@ GPTNEOX = {
     "blk.{}.ffn_up": "gpt_neox.layers.{}.mlp.dense_h_to_4h",
     "blk.{}.ffn_down": "gpt_neox.layers.{}.mlp.dense_4h_to_h",
 }
+BLOOM = {
+    "token_embd": "transformer.word_embeddings",
+    "token_embd_norm": "transformer.word_embeddings_layernorm",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+    "blk.{}.attn_norm": "transformer.h.{}.input_layernorm",
+    "blk.{}.attn_qkv": "transformer.h.{}.self_attention.query_key_value",
+    "blk.{}.attn_output": "transformer.h.{}.self_attention.dense",
+    "blk.{}.ffn_norm": "transformer.h.{}.post_attention_layernorm",
+    "blk.{}.ffn_up": "transformer.h.{}.mlp.dense_h_to_4h",
+    "blk.{}.ffn_down": "transformer.h.{}.mlp.dense_4h_to_h",
+}
+MPT = {
+    "token_embd": "transformer.wte",
+    "output_norm": "transformer.norm_f",
+    "output": "lm_head",
+    "blk.{}.attn_norm": "transformer.blocks.{}.norm_1",
+    "blk.{}.attn_qkv": "transformer.blocks.{}.attn.Wqkv",
+    "blk.{}.attn_output": "transformer.blocks.{}.attn.out_proj",
+    "blk.{}.ffn_norm": "transformer.blocks.{}.norm_2",
+    "blk.{}.ffn_up": "transformer.blocks.{}.ffn.up_proj",
+    "blk.{}.ffn_down": "transformer.blocks.{}.ffn.down_proj",
+}
 GPT2 = {
     "token_embd": "transformer.wte",
     "position_embd": "transformer.wpe",
@@ -622,6 +665,8 @@ TABLES: Mapping[str, ArchitectureTable] = {
     ),
     "olmo": ArchitectureTable(OLMO, OLMO_SIZES, "olmo", interleaved=True),
     "starcoder": ArchitectureTable(GPT2, STARCODER_SIZES, "gpt_bigcode", lambda *_: {}),
+    "bloom": ArchitectureTable(BLOOM, BLOOM_SIZES, "bloom", lambda *_: {}, part_after_part=True),
+    "mpt": ArchitectureTable(MPT, MPT_SIZES, "mpt", mpt_fields),
     "granite": ArchitectureTable(DECODER, GRANITE_SIZES, "granite", interleaved=True),
     "smollm3": ArchitectureTable(DECODER, DECODER_SIZES, "smollm3", interleaved=True),
     "starcoder2": ArchitectureTable(STARCODER2, STARCODER2_SIZES, "starcoder2", starcoder2_fields),

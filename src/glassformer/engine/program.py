@@ -27,7 +27,7 @@ class NormKind(IntEnum):
 
 
 class Activation(IntEnum):
-    SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2, SIGMOID, XIELU, NO_ACTIVATION = range(10)
+    SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2, SIGMOID, XIELU, NO_ACTIVATION, SCALE = range(11)
 
 
 class Epilogue(IntEnum):
@@ -36,6 +36,7 @@ class Epilogue(IntEnum):
     NONE, ADD, ACTIVATE, GATE = range(4)
 
 
+NO_KEYS = -1  # in place of the column where keys begin: there are queries alone
 NO_POSITIONS = -1  # of an embedding: its tables are those of tokens and of token types
 
 

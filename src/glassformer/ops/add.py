@@ -1,20 +1,22 @@
 """add, identity, sum: values that pass through.
 
-add        the residual sum. Options: of (what it is the sum of instead)
+add        the residual sum. Options: of (what it is the sum of instead), scale (of a sum that is no stream)
+scale      the stream times one learned number
 identity   the same value at one more site
 sum        over all ranks, each of which has a part of it: only where a model is split
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from glassformer.engine.program import Epilogue, StepKind
+from glassformer.engine.program import Activation, ActivationNumbers, Epilogue, StepKind
 from glassformer.ops.module_steps import Values, path_of, step
-from glassformer.ops.op import ArithmeticDraft, Array, PassThrough, TokenContext
+from glassformer.ops.op import ArithmeticDraft, Array, Backwards, PassThrough, TokenContext, WeightSource
+from glassformer.ops.products import stored_weight
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value
 
@@ -33,35 +35,82 @@ class Add(PassThrough):
         return first, second
 
     def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
-        return np.asarray(inputs[0] + inputs[1])
+        return np.asarray((inputs[0] + inputs[1]) * inputs[0].dtype.type(self._scale))
+
+    @property
+    def _scale(self) -> float:
+        return float(self.options.get("scale", 1.0))
 
     def formula(self) -> str:
-        return " + ".join(self._names)
+        total = " + ".join(self._names)
+        return total if self._scale == 1 else f"({total}) × {self._scale:.4g}"
 
     def explain(self, e: ArithmeticDraft, index: int) -> None:
         first, second = (e.value(source)[index] for source in self.inputs)
         e.step(self._names[0], f"x[{index}]", first)
         e.step(self._names[1], f"{self._names[1]}[{index}]", second)
-        e.step("sum", self.formula(), first + second)
+        e.step("sum", self.formula(), (first + second) * self._scale)
 
     def write_modules(self, derivation: Any, index: int) -> None:
-        derivation.add(index, path_of(self.module), step(add))
+        added = step(add) if self._scale == 1 else step(add_scaled, self._scale)
+        derivation.add(index, path_of(self.module), added)
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
         first, second = (writer.buffer_of[operand] for operand in self.inputs)
         buffer = writer.allocate(self.width)
-        writer.emit(StepKind.ADD, input=second, second_input=first, output=buffer)
+        writer.emit(StepKind.ADD, input=second, second_input=first, output=buffer, scale=self._scale)
         writer.set_result(index, buffer)
 
     def epilogue(self, writer: ProgramWriter, index: int, source: int) -> Mapping[str, Any] | None:
         """The sum with a matmul's result; in place, unless the residual is still needed."""
         residual = writer.other_operand(source, index)
-        if residual not in writer.buffer_of:
+        if residual not in writer.buffer_of or self._scale != 1:
             return None
         writer.fused.add(index)
         buffer = writer.buffer_of[residual]
         into = buffer if writer.can_overwrite(residual, source) else None
         return {"epilogue": Epilogue.ADD, "second_input": buffer, "into": into}
+
+
+class Scale(PassThrough):
+    __slots__ = ()
+    kind = "scale"
+    elementwise = True
+
+    def factor(self, weights: WeightSource) -> float:
+        return float(stored_weight(weights, self.weights[0]).reshape(()))
+
+    def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
+        return np.asarray(inputs[0] * inputs[0].dtype.type(self.factor(token.weights)))
+
+    def formula(self) -> str:
+        return "x × a learned number"
+
+    def explain(self, e: ArithmeticDraft, index: int) -> None:
+        x = e.step("before", f"x[{index}]", e.value(self.inputs[0])[index])
+        factor = self.factor(e.token(self).weights)
+        e.step("scaled", f"× {factor:.6g}", x * factor)
+
+    def linear(self, x: Array, weights: WeightSource, held: Array | None) -> Array:
+        return np.asarray(x * self.factor(weights))
+
+    def backwards(self, g: Array, weights: WeightSource, width: int, held: Callable[[], Array]) -> Backwards:
+        return Backwards(g * self.factor(weights))
+
+    def write_modules(self, derivation: Any, index: int) -> None:
+        path = path_of(self.weights[0].name)
+        derivation.ones(self.weights[0])
+        derivation.add(index, path[:-1], step(scale_by_buffer, path[-1]))
+
+    def lower(self, writer: ProgramWriter, index: int) -> None:
+        buffer, source = writer.allocate(self.width), writer.buffer_of[self.inputs[0]]
+        numbers = ActivationNumbers((self.weights[0].name,), one_number)
+        writer.emit(StepKind.ACTIVATE, input=source, output=buffer, activation=Activation.SCALE, activation_numbers=numbers)
+        writer.set_result(index, buffer)
+
+
+def one_number(number: Array) -> Array:
+    return number.reshape(1).astype(np.float32)
 
 
 class Identity(PassThrough):
@@ -100,12 +149,26 @@ def add(first: int, second: int, write: int, m: Any, values: Values, p: Any) -> 
     values[write] = values[first] + values[second]
 
 
+def add_scaled(factor: float, first: int, second: int, write: int, m: Any, values: Values, p: Any) -> None:
+    values[write] = (values[first] + values[second]) * factor
+
+
+def scale_by_buffer(name: str, read: int, write: int, m: Any, values: Values, p: Any) -> None:
+    values[write] = values[read] * m._buffers[name]
+
+
 def build_add(
-    b: Recorder, x: Value, update: Value, site: str | None = None, module: str = "", of: tuple[str, str] | None = None
-) -> Value:
-    """`of`: what it is the sum of, where that is not the residual stream and an update."""
-    options: dict[str, Any] = {} if of is None else {"of": of}
+    b: Recorder, x: Value, update: Value, site: str | None = None, module: str = "", of: tuple[str, str] | None = None,
+    scale: float = 1.0,
+) -> Value:  # fmt: skip
+    """`of`: what it is the sum of, where that is not the residual stream and an update; then it may be scaled."""
+    options: dict[str, Any] = {**({} if of is None else {"of": of}), **({} if scale == 1.0 else {"scale": scale})}
     return b.record(Add, module, (x, update), x.shape, site, **options)
+
+
+def build_scale(b: Recorder, x: Value, number: str, site: str | None = None) -> Value:
+    """Times a learned number."""
+    return b.record(Scale, "", (x,), x.shape, site, {number: (1,)})
 
 
 def build_identity(b: Recorder, x: Value, site: str, module: str = "") -> Value:

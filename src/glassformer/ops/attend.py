@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.engine.program import (
+    NO_KEYS,
     BufferShape,
     DistanceBias,
     DistanceHeads,
@@ -60,13 +61,23 @@ class HeadValues(Protocol):
 
 
 GROWN = ("position_scale", "slopes")  # options that few have: with position and distance
-OPTIONS = ("causal", "window", "scale", "cross", "softcap", *GROWN)
+OPTIONS = ("causal", "window", "scale", "cross", "softcap", *GROWN, "shares", "shared")
 
 
 class Attend(TokenMixer):
     __slots__ = ()
     kind = "attend"
-    caches_keys = True
+
+    @property
+    def caches_keys(self) -> bool:
+        return "shares" not in self.options
+
+    def _owner(self, writer: ProgramWriter, index: int) -> int:
+        """The attention whose keys and values it looks at: itself, or that of the block that it shares them with."""
+        if self.caches_keys:
+            return index
+        block = self.options["shares"]
+        return next(n for n, op in enumerate(writer.ops) if isinstance(op, Attend) and op.block == block)
 
     @property
     def cross(self) -> bool:
@@ -100,6 +111,8 @@ class Attend(TokenMixer):
             )
         if options.get("slopes"):
             notes.append("ALiBi: each head takes a number of its own off a score for each token between the two.")
+        if (block := options.get("shares")) is not None:
+            notes.append(f"Shared keys and values: those that block {block} has made.")
         if options["window"]:
             way = "back" if options["causal"] else "away"
             notes.append(f"Sliding window: no further {way} than {options['window']} tokens, itself included.")
@@ -179,9 +192,13 @@ class Attend(TokenMixer):
 
     def write_modules(self, derivation: Any, index: int) -> None:
         path, options = path_of(self.module), self.options
-        fixed = {name: options[name] for name in ("scale", "window", "softcap", *GROWN) if name in options}
+        fixed = {
+            name: options[name] for name in ("scale", "window", "softcap", *GROWN, "shares", "shared") if name in options
+        }
         derivation.attention(index, path, self.weights[0] if self.weights else None, self.cross, fixed)
-        if self.cross:
+        if "shares" in options:
+            derivation.add(index, path, step(attend_shared), reads=self.inputs[:1])
+        elif self.cross:
             derivation.add(index, path, step(attend_source))
         elif "distances" in options:
             derivation.add(index, path, step(attend_apart, options["distance_terms"]))
@@ -194,11 +211,14 @@ class Attend(TokenMixer):
         query, key, value = (trace_projection(writer.ops, operand) for operand in self.inputs[:3])
         (heads, size), (kv_heads, _) = query.heads.head_shape, key.heads.head_shape
         options = self.options
-        shape = {"layer": writer.kv_layer(index), "heads": heads, "kv_heads": kv_heads, "head_size": size}
+        owner = self._owner(writer, index)
+        shape = {"layer": writer.kv_layer(owner), "heads": heads, "kv_heads": kv_heads, "head_size": size}
         shape |= {"cross_attention": self.cross}
         mask = {"causal": bool(options["causal"]), "window": options["window"] or 0}
         mask |= {"scale": options["scale"], "softcap": options["softcap"] or 0.0}
-        if self.cross:
+        if "shares" in options:
+            buffer = project_query(writer, query, shape)
+        elif self.cross:
             buffer = project(writer, [query], heads * size)
             writer.expose(query.site, SiteLocation(buffer, 0, heads * size, heads))
         else:
@@ -280,6 +300,11 @@ class Attend(TokenMixer):
 
 def attend(query: int, key: int, value: int, write: int, m: Any, values: Values, p: Any) -> None:
     values[write] = m.attend(values[query], values[key], values[value], p)
+
+
+def attend_shared(query: int, write: int, m: Any, values: Values, p: Any) -> None:
+    """Attention to keys and values that an earlier block has made."""
+    values[write] = m.attend_shared(values[query], p)
 
 
 def attend_apart(terms: tuple[str, ...], query: int, key: int, value: int, *rest: Any) -> None:
@@ -378,7 +403,9 @@ def trace_projection(ops: Sequence[Op], index: int) -> HeadProjection:
 def project(writer: ProgramWriter, projections: Sequence[HeadProjection], width: int) -> int:
     """Projections of one input, side by side in one buffer: matmuls, or results that are there already (sums of a
     matmul and an adapter's update)."""
-    matrices = list(dict.fromkeys(part.matrix for part in projections))
+    shared = projections[0].heads.takes_part  # one matrix for all, or for several
+    matrices = [part.matrix for part in projections]
+    matrices = list(dict.fromkeys(matrices)) if shared else matrices
     if None not in matrices:
         source = writer.ops[projections[0].projection].inputs[0]
         return writer.matmul(source, [matrix for matrix in matrices if matrix is not None], width, None)
@@ -409,12 +436,11 @@ def project_qkv(
         if projection.joint_norm is not None:
             columns = {"column": column, "width": width}
             writer.emit(StepKind.NORM, input=buffer, output=buffer, norm=projection.joint_norm.ref, **columns)
-    rope = None
-    if query.rope is not None:
-        table = (query.rope, size)
-        if table not in writer.program.ropes:
-            writer.program.ropes.append(table)
-        rope = writer.program.ropes.index(table)
+    if value.norm is not None:
+        for head in range(kv_heads):
+            columns = {"column": offsets["value_offset"] + head * size, "width": size}
+            writer.emit(StepKind.NORM, input=buffer, output=buffer, norm=value.norm.ref, **columns)
+    rope = rope_index(writer, query, size)
     norms = {"query_norm": query.norm and query.norm.ref, "key_norm": key.norm and key.norm.ref}
     if query.norm_last:  # RoPE by itself, and the norms with the step that stores
         writer.emit(StepKind.ROPE, input=buffer, **shape, **offsets, rope=rope)
@@ -431,6 +457,28 @@ def project_qkv(
         writer.expose(site, location)
     if changed:
         writer.emit(StepKind.KV_STORE, **fields)
+    return buffer
+
+
+def rope_index(writer: ProgramWriter, projection: HeadProjection, size: int) -> int | None:
+    """Which of the program's RoPEs turns these heads."""
+    if projection.rope is None:
+        return None
+    table = (projection.rope, size)
+    if table not in writer.program.ropes:
+        writer.program.ropes.append(table)
+    return writer.program.ropes.index(table)
+
+
+def project_query(writer: ProgramWriter, query: HeadProjection, shape: dict[str, Any]) -> int:
+    """Queries alone, normed and rotated: their keys and values are an earlier block's."""
+    heads, size = shape["heads"], shape["head_size"]
+    buffer = project(writer, [query], heads * size)
+    norm = query.norm and query.norm.ref
+    writer.emit(
+        StepKind.ROPE, input=buffer, **shape, key_offset=NO_KEYS, query_norm=norm, rope=rope_index(writer, query, size)
+    )
+    writer.expose(query.site, SiteLocation(buffer, 0, heads * size, heads))
     return buffer
 
 
@@ -462,13 +510,15 @@ def build_attend(
     scale: float | None = None, bias: Value | None = None, site_prefix: str = "attention", sinks: str | None = None,
     softcap: float | None = None, distances: DistanceBuckets | None = None, distance_key: Value | None = None,
     distance_query: Value | None = None, dropout: float = 0.0, dropout_module: str = "",
-    position_scale: PositionScale | None = None, slopes: tuple[float, ...] | None = None,
+    position_scale: PositionScale | None = None, slopes: tuple[float, ...] | None = None, shares: int | None = None,
+    shared: bool = False,
 ) -> Value:  # fmt: skip
     """Attention, with sites for its pattern and its heads' outputs; the heads come out joined.
 
     `sinks`: a score for each head that takes its part of the attention weights, and has no value.
     `distance_key`, `distance_query`: heads of the distances' vectors; `distances` says which of them two tokens have.
     `position_scale`: by which scores grow with the query's position; `slopes`: what heads take off for distance.
+    `shares`: the block that has made the keys and values; `shared`: whether later blocks share this one's.
     `dropout`: of the pattern, in training; `dropout_module`: its name in PyTorch, where it has one.
     """
     terms = {"key": distance_key, "query": distance_query} if distances is not None else {}
@@ -476,7 +526,7 @@ def build_attend(
     options = {} if distances is None else {
         "distances": distances, "distance_terms": tuple(name for name, value in terms.items() if value is not None)
     }  # fmt: skip
-    grown = {"position_scale": position_scale, "slopes": slopes}
+    grown = {"position_scale": position_scale, "slopes": slopes, "shares": shares, "shared": shared or None}
     options |= {name: value for name, value in grown.items() if value is not None}
     batch, heads, length, size = query.shape
     cross = site_prefix == "cross"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from glassformer.engine.program import NO_POSITIONS, MatrixRef, StepKind, Table
-from glassformer.ops.module_steps import path_of, scale, step
+from glassformer.ops.module_steps import At, Path, Values, part, path_of, scale, step
 from glassformer.ops.op import ArithmeticDraft, Array, Floats, Op, TokenContext
 from glassformer.ops.position import Position
 from glassformer.ops.products import matrix_ref
@@ -50,6 +50,10 @@ class Embed(Op):
     def write_modules(self, derivation: Any, index: int) -> None:
         """Its module scales vectors; or, where a caller's own are scaled too, a step of its own."""
         factor, later = self.options["scale"], derivation.scales_vectors
+        if self.options.get("beside"):
+            derivation.embedding(path_of(self.module), *self.weights[0].shape, factor)
+            derivation.add(index, derivation.root(self), step(look_up, At(path_of(self.module))), reads=())
+            return
         derivation.embedding(path_of(self.module), *self.weights[0].shape, 1.0 if later else factor)
         derivation.add(index, derivation.root(self), step(scale, factor) if later and factor != 1.0 else None)
 
@@ -79,10 +83,15 @@ class Embed(Op):
         splitter.divide_vocabulary(self)
 
 
+def look_up(path: Path, write: int, m: Any, values: Values, p: Any) -> None:
+    values[write] = part(m, path)(p.ids)
+
+
 def build_embed(
-    b: Recorder, module: str, site: str | None = "embedding", scale: float = 1.0, size: int | None = None
-) -> Value:
-    """Vectors of a size: by default the hidden one."""
-    rows, size = b.config.vocab_size, size or b.config.hidden_size
+    b: Recorder, module: str, site: str | None = "embedding", scale: float = 1.0, size: int | None = None,
+    rows: int | None = None,
+) -> Value:  # fmt: skip
+    """Vectors of a size: by default the hidden one; `rows`: for how many ids, by default those of the vocabulary."""
+    rows, size = rows or b.config.vocab_size, size or b.config.hidden_size
     weights = {f"{module}.weight": (rows, size)}
     return b.record(Embed, module, (), ("batch", b.length, size), site, weights, scale=scale)

@@ -1,6 +1,6 @@
 """gate: act(x · Wgᵀ) * (x · Wuᵀ); without weights, act(x) * y of two results, or of the halves of one. Options: how.
 
-Of two results, x may be one number, for all of y.
+Of two results, x may be one number, for all of y; or y may be a part of a wider result: option column, where that begins.
 """
 
 from __future__ import annotations
@@ -47,7 +47,13 @@ class Gate(Op):
             gate, up = (product(self, inputs[0], token.weights, weights) for weights in self.halves)
         else:
             gate, up = inputs if len(inputs) == 2 else np.split(inputs[0], 2, -1)
+            up = up[..., self.column : self.column + self.width]
         return np.asarray(activation(self)(gate) * up)
+
+    @property
+    def column(self) -> int:
+        """Of its second input: where its part of that begins."""
+        return int(self.options.get("column", 0))
 
     def formula(self) -> str:
         how = self.options["how"]
@@ -61,7 +67,10 @@ class Gate(Op):
         if len(self.inputs) == 2:  # of two products that are there already
             gates, values = (e.value(source) for source in self.inputs)
             of = index if gates.size > 1 else 0
-            gate, up = e.step("gate", f"gate[{of}]", gates[of]), e.step("up", f"up[{index}]", values[index])
+            gate, up = (
+                e.step("gate", f"gate[{of}]", gates[of]),
+                e.step("up", f"up[{self.column + index}]", values[self.column + index]),
+            )
             opened = explain_activation(self, e, gate, f"{how}(gate)")
         else:
             gate = self._explain_product(e, index, 0)
@@ -96,7 +105,10 @@ class Gate(Op):
 
     def write_modules(self, derivation: Any, index: int) -> None:
         if len(self.inputs) == 2:
-            derivation.add(index, path_of(self.module), step(let_through, self.options["how"]))
+            how = self.options["how"]
+            beside = self.inputs[1] in derivation.ambient
+            gated = step(let_layer_input_through, how, self.column, self.width) if beside else step(let_through, how)
+            derivation.add(index, path_of(self.module), gated)
             return
         act = derivation.activation(index, self.options["how"])
         modules = list(dict.fromkeys(path_of(weight.name)[:-1] for weight in self.weights))
@@ -110,7 +122,7 @@ class Gate(Op):
         projection = self if self.weights else writer.ops[self.inputs[0]]
         if len(self.inputs) == 2 or not projection.weights:  # of results that are there already: two, or the halves of one
             gate, up = writer.buffer_of[self.inputs[0]], writer.buffer_of[self.inputs[-1]]
-            column = 0 if len(self.inputs) == 2 else self.width
+            column = self.column if len(self.inputs) == 2 else self.width
             buffer = writer.allocate(self.width)
             writer.emit(StepKind.GATE, input=gate, second_input=up, column=column, output=buffer, activation=how)
         else:
@@ -162,6 +174,12 @@ def let_through(how: str, gate: int, up: int, write: int, m: Any, values: Values
     values[write] = torch_activation(how, values[gate]) * values[up]
 
 
+def let_layer_input_through(
+    how: str, column: int, width: int, gate: int, write: int, m: Any, values: Values, p: Any
+) -> None:
+    values[write] = torch_activation(how, values[gate]) * p.layer_inputs[..., column : column + width]
+
+
 def fused_gate(act: Path, read: int, write: int, m: Any, values: Values, p: Any) -> None:
     first, second = values[read].chunk(2, -1)
     values[write] = part(m, act)(first) * second
@@ -176,8 +194,12 @@ def build_gate(
     return b.activation(b.record(Gate, module, (x,), (*x.shape[:-1], inner), site, weights, how=how), f"{module}.{name}")
 
 
-def build_gated(b: Recorder, gate: Value, x: Value, how: str, module: str = "", site: str | None = None) -> Value:
-    """What a gate, which is there already, lets through of x."""
+def build_gated(
+    b: Recorder, gate: Value, x: Value, how: str, module: str = "", site: str | None = None, column: int | None = None
+) -> Value:
+    """What a gate, which is there already, lets through of x, or of the part of x that begins at a column."""
+    if column is not None:
+        return b.record(Gate, module, (gate, x), gate.shape, site, how=how, column=column)
     return b.record(Gate, module, (gate, x), x.shape, site, how=how)
 
 

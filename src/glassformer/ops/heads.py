@@ -1,6 +1,7 @@
 """heads: split into heads, (batch, heads, length, head_size): of a product of its own, or some of another's.
 
-Options, of the latter: first, step (where the first head begins among the projection's numbers, and how far on the next).
+Options, of the latter: first, step (where the first head begins among the projection's numbers, and how far on the
+next), run (how many lie side by side each time).
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class ProjectToHeads(Op):
     @property
     def runs(self) -> RowRuns:
         """Which of a projection's numbers are its own."""
-        return RowRuns(self.width, self.options["first"], self.options["step"], self.head_shape[0])
+        run = self.options.get("run", 1)
+        return RowRuns(run * self.width, self.options["first"], self.options["step"], self.head_shape[0] // run)
 
     def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
         (x,) = inputs
@@ -60,7 +62,7 @@ class ProjectToHeads(Op):
             explain_scaled_product(self, e, index)
             return
         head, column = divmod(index, self.width)
-        e.explain(self.inputs[0], self.options["first"] + self.options["step"] * head + column)
+        e.explain(self.inputs[0], int(self.runs.rows[head * self.width]) + column)
 
     def linear(self, x: Array, weights: WeightSource, held: Array | None) -> Array:
         if not self.weights:
@@ -87,7 +89,9 @@ class ProjectToHeads(Op):
             derivation.add(index, path[:-1], step(own_heads, At(path), size))
         else:
             total = integer(derivation.ops[self.inputs[0]].shape[-1])
-            fused = step(fused_heads, self.options["first"], self.options["step"], count, size, total)
+            first, every, run = self.options["first"], self.options["step"], self.options.get("run", 1)
+            fused = step(fused_heads, first, every, count, size, total)
+            fused = fused if run == 1 else step(heads_in_runs, first, every, run * size, size)
             derivation.add(index, path[:-1] if path in derivation.leaves else path, fused)
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
@@ -119,15 +123,15 @@ class ProjectToHeads(Op):
         if self.head_shape[0] < splitter.ranks:
             reason = "query, key and value are one projection here, and there are fewer key heads than ranks"
             raise splitter.cannot_split(self, reason)
-        first, step, size = self.options["first"], self.options["step"], self.width
-        starts = [[first + step * head for head in heads] for heads in splitter.heads[index]]
+        size, rows = self.width, self.runs.rows
+        starts = [[int(rows[head * size]) for head in heads] for heads in splitter.heads[index]]
         return [[range(start, start + size) for start in rank_starts] for rank_starts in starts]
 
     def with_updates(self, rewriter: Any) -> int:
         batch, _, length, _ = self.shape
         heads, size = self.head_shape
         made = rewriter.product(self, self.weights, (batch, length, heads * size))
-        options = {**self.options, "first": 0, "step": size}
+        options = {**self.options, "first": 0, "step": size, "run": 1}
         appended: int = rewriter.append(replace(self, inputs=(made,), weights=(), options=options))
         return appended
 
@@ -157,6 +161,16 @@ def fused_heads(
     values[write] = x[..., first : first + (count - 1) * every + size].unfold(-1, size, every).transpose(1, 2)
 
 
+def heads_in_runs(
+    first: int, every: int, run: int, size: int, read: int, write: int, m: Any, values: Values, p: Any
+) -> None:
+    """Heads of which several lie side by side, `run` numbers together, each time `every` numbers on."""
+    x = values[read]
+    values[write] = (
+        x.unflatten(-1, (-1, every))[..., first : first + run].unflatten(-1, (-1, size)).flatten(2, 3).transpose(1, 2)
+    )
+
+
 def _shape(x: Value, heads: int, size: int) -> tuple[int | str, int, int | str, int]:
     return x.shape[0], heads, x.shape[1], size
 
@@ -177,15 +191,18 @@ def build_separate_heads(b: Recorder, x: Value, modules: Sequence[str], size: in
 
 
 def build_fused_heads(
-    b: Recorder, x: Value, module: str, first: int, heads: int, size: int, site: str | None = None, step: int = 1
-) -> Value:
-    """Heads of a projection that makes several things: from its `first` head on, every `step`-th."""
-    return build_heads_at(b, x, module, first * size, heads, size, step * size, site)
+    b: Recorder, x: Value, module: str, first: int, heads: int, size: int, site: str | None = None, step: int = 1,
+    run: int = 1,
+) -> Value:  # fmt: skip
+    """Heads of a projection that makes several things: from its `first` head on, every `step`-th, or `run` of `step`."""
+    return build_heads_at(b, x, module, first * size, heads, size, step * size, site, run)
 
 
 def build_heads_at(
-    b: Recorder, x: Value, module: str, first: int, heads: int, size: int, every: int = 0, site: str | None = None
-) -> Value:
+    b: Recorder, x: Value, module: str, first: int, heads: int, size: int, every: int = 0, site: str | None = None,
+    run: int = 1,
+) -> Value:  # fmt: skip
     """Heads that begin at the `first` of a projection's numbers, and each `every` numbers after the one before; 0: they lie
-    side by side."""
-    return b.record(ProjectToHeads, module, (x,), _shape(x, heads, size), site, first=first, step=every or size)
+    side by side. `run`: how many do so each time."""
+    options = {"first": first, "step": every or size, **({} if run == 1 else {"run": run})}
+    return b.record(ProjectToHeads, module, (x,), _shape(x, heads, size), site, **options)

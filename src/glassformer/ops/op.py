@@ -100,7 +100,6 @@ class Op:
     kind: ClassVar[str]
     weight_role: ClassVar[WeightRole] = "plain"  # what its matrices are for
     applies_norm: ClassVar[bool] = False  # whether its matmul can do the norm before it
-    caches_keys: ClassVar[bool] = False  # whether an engine keeps keys and values of earlier tokens for it
     elementwise: ClassVar[bool] = False  # whether each number of its result is that number of its input, changed
     keeps_heads: ClassVar[bool] = False  # whether heads come out as they went in
     updatable_matrices: ClassVar[int] = 0  # how many it has where an adapter's updates can stand beside them
@@ -117,6 +116,11 @@ class Op:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     # What it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def caches_keys(self) -> bool:
+        """Whether an engine keeps keys and values of earlier tokens for it."""
+        return False
 
     @property
     def width(self) -> int:

@@ -53,6 +53,14 @@ class Recorder:
         self._block: int | None = None
         self._prefix = ""
         self._stack = ""
+        self._beside = False
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Ops inside are no part of the stream: every block reads a part of their result beside what enters it."""
+        self._beside = True
+        yield
+        self._beside = False
 
     @contextmanager
     def block(self, index: int, prefix: str, stored: int | None = None) -> Iterator[None]:
@@ -88,6 +96,7 @@ class Recorder:
                inner_sites: Mapping[str, Shape] = MappingProxyType({}), **options: Any) -> Value:  # fmt: skip
         """An op of a kind; names of its module, weights and sites are completed by the block's."""
         scope = self._stack + (f"blocks.{self._block}." if self._block is not None else "")
+        options |= {"beside": True} if self._beside else {}
         self.ops.append(
             kind(
                 (self._prefix + module).rstrip("."),

@@ -5,6 +5,7 @@
     dynamic   the base grows with the length, once that exceeds the trained one
     yarn      fast pairs as they were, slow pairs slowed, a ramp between (https://arxiv.org/abs/2309.00071)
     llama3    the same idea with a ramp over frequencies (Llama 3.1)
+    proportional  the fastest pairs of a whole head, and the others not at all (Gemma 4)
     longrope  each pair slowed by a factor of its own: one list up to the trained length, another beyond
               (https://arxiv.org/abs/2402.13753)
 
@@ -34,10 +35,12 @@ KINDS: Mapping[str, tuple[str, ...]] = {  # kind: the numbers that it needs
     "yarn": ("factor", "original_max_position_embeddings"),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "longrope": ("factor", "original_max_position_embeddings"),
+    "proportional": (),
 }
 OPTIONAL: Mapping[str, tuple[str, ...]] = {
     "yarn": ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim"),
     "longrope": ("attention_factor",),
+    "proportional": ("factor",),
 }
 FACTOR_LISTS = ("short_factor", "long_factor")  # of longrope: a number for each pair
 FORMER_KINDS = {"su": "longrope"}
@@ -119,7 +122,7 @@ class Rope:
 
     def rotary_size(self, size: int) -> int:
         """How many numbers of a head of this size are rotated."""
-        return int(size * self.partial_rotary_factor)
+        return size if self.kind == "proportional" else int(size * self.partial_rotary_factor)
 
     def pairs(self, size: int) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
         """Where the first numbers of a head's pairs stand, and where the second."""
@@ -197,6 +200,9 @@ class Rope:
         """What each frequency is divided by."""
         if self.kind == "longrope":
             return np.array(self.long_factor if length > self.original_max_position_embeddings else self.short_factor)
+        if self.kind == "proportional":  # those that are not turned are slowed down to nothing
+            turned = int(self.partial_rotary_factor * 2 * plain.size // 2)
+            return np.where(np.arange(plain.size) < turned, self.factor, np.inf)
         if self.kind == "linear":
             return np.full_like(plain, self.factor)
         if self.kind == "yarn":

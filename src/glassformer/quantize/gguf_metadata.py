@@ -30,7 +30,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "seed_oss": "seed_oss", "ernie4_5": "ernie4_5", "hunyuan_v1_dense": "hunyuan-dense", "arcee": "arcee",
     "qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe",
     "stablelm": "stablelm", "phi": "phi2", "nemotron": "nemotron", "olmo": "olmo",
-    "gpt_bigcode": "starcoder",
+    "gpt_bigcode": "starcoder", "bloom": "bloom", "mpt": "mpt",
 }  # fmt: skip
 WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
     "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "qwen3_moe", "olmoe", "hunyuan_v1_dense",
@@ -71,6 +71,8 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
         size = config.head_dim
         lengths = {"attention.value_length": size, "rope.dimension_count": rope.rotary_size(size)}
         metadata |= {**lengths, **_rope_scaling(rope)}
+    if config.model_type == "mpt":
+        metadata["attention.max_alibi_bias"] = float(config.attn_config.get("alibi_bias_max", 8))
     if config.model_type == "gemma3_text":
         metadata |= _gemma3(config)
     if any(name == "n_group" for name in table.sizes.values()):

@@ -72,6 +72,8 @@ class Attention(Container):
     softcap: float | None = None
     position_scale: PositionScale | None = None
     slopes: tuple[float, ...] | None = None
+    shares: int | None = None  # the block whose keys and values these heads attend to
+    shared: bool | None = None  # whether later blocks share this one's
     sinks_name: str = ""  # a parameter: a score for each head that takes its part of the attention weights
     dropout_path: Path = ()  # the module that drops out attention weights; without one, `dropout` is the rate
     dropout: Any
@@ -96,6 +98,10 @@ class Attention(Container):
         mask = p.mask
         if p.cache is not None:
             key, value = p.cache.update(key, value, self.cache_layer)
+        if self.shared:
+            assert p.shared is not None
+            assert self.block_index is not None
+            p.shared[self.block_index] = key, value
         if self.slopes is not None:
             mask = mask.with_slopes(self.slopes, query.dtype)
         if self.position_scale is not None:
@@ -103,6 +109,12 @@ class Attention(Container):
         if p.distances is not None:
             mask = mask.with_bias(self._distance_bias(query, key, p, distance_key, distance_query))
         return self._joined_heads(query, key, value, mask, p)
+
+    def attend_shared(self, query: Tensor, p: ForwardPass) -> Tensor:
+        """The same with the keys and values that an earlier block has made in this pass, and remembers of others."""
+        assert p.shared is not None
+        assert self.shares is not None
+        return self._joined_heads(query, *p.shared[self.shares], p.mask, p)
 
     @staticmethod
     def _growth(scale: PositionScale, positions: Tensor, query: Tensor) -> Tensor:

@@ -63,7 +63,9 @@ class BaseModel(FamilyModule):
         self._has_position_table = any(op.reads_table for op in described.ops)
         derivation = Derivation(config, self.declared, described, self.own_ops(described))
         self.add_modules(derivation, described)
-        derivation.attach(self, {name: RotaryEmbedding(rope, config.head_dim) for name, rope in config.ropes.items()})
+        derivation.attach(
+            self, {name: RotaryEmbedding(rope, config.rotary_head_size(name)) for name, rope in config.ropes.items()}
+        )
         label_modules(self, self.declared.label)
         if config.encoder_layers:
             label_modules(part(self, ("encoder",)), self.declared.label, ENCODER)
@@ -79,7 +81,12 @@ class BaseModel(FamilyModule):
         self.embedding_path = path_of(described.ops[0].module)
 
     def add_plans(self, derivation: Derivation, described: Blueprint) -> None:
+        self.blocks_stand_alone = described.blocks_stand_alone
+        self.reads_ids = any(op.options.get("beside") for op in described.ops)
         self.states_plan = derivation.plan((), range(len(derivation.nodes)))
+
+    blocks_stand_alone = True  # whether a block reads nothing of a text but what enters it
+    reads_ids = False  # whether blocks have vectors of tokens beside
 
     def _get_name(self) -> str:
         return type(self).__name__

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeAlias
 
@@ -124,8 +124,19 @@ class Derivation:
         self.remembered: dict[tuple[type[Attention], str], dict[Path, int]] = {}  # attentions, by their place in caches
         self.states: list[Path] = []  # the modules that keep one, in their order
         self.nodes: list[StepNode] = []
+        self.beside_nodes: list[StepNode] = []
+        beside: set[int] = set()
         for index in self.indices:
+            first = len(self.nodes)
+            if not self.ops[index].options.get("beside"):
+                self.ambient |= beside
             self.ops[index].write_modules(self, index)
+            if self.ops[index].options.get("beside"):  # computed once, and read by every block
+                self.beside_nodes += self.nodes[first:]
+                del self.nodes[first:]
+                beside.add(index)
+        if self.beside_nodes:
+            self.prepare.setdefault((), {})[max(beside)] = partial(with_layer_inputs, self._beside_plan())
         for module in blueprint.parts:
             if module.op == UNUSED and any(below(leaf, path_of(module.module)[:-1]) for leaf in self.leaves):
                 make: Any = nn.Identity if module.rate is None else partial(nn.Dropout, module.rate)
@@ -228,6 +239,9 @@ class Derivation:
         rows, columns = weight.shape
         self.leaves[path] = partial(OutputLayer, columns, rows, bias)
 
+    def ones(self, buffer: Weight) -> None:
+        self.buffers[path_of(buffer.name)] = partial(torch.ones, buffer.shape, device="cpu")
+
     def zeros(self, buffer: Weight) -> None:
         self.buffers[path_of(buffer.name)] = partial(torch.zeros, buffer.shape, device="cpu")
 
@@ -273,7 +287,9 @@ class Derivation:
         """The container of an attention, and what it drops out."""
         kind, op = CrossAttention if cross else Attention, self.ops[index]
         remembered = self.remembered.setdefault((kind, op.stack), {})
-        attributes: dict[str, Any] = {**options, "kind": kind, "cache_layer": remembered.setdefault(path, len(remembered))}
+        attributes: dict[str, Any] = {**options, "kind": kind}
+        if "shares" not in options:
+            attributes["cache_layer"] = remembered.setdefault(path, len(remembered))
         dropout = self.dropouts.pop(index)
         if dropout.module:
             where = path_of(dropout.module)
@@ -389,6 +405,17 @@ class Derivation:
         return ContainerPlan(
             tuple(steps), tuple(watched), count, slot_of[result], tuple(self.prepare.get(path, {}).values())
         )
+
+    def _beside_plan(self) -> ContainerPlan:
+        """What every block has beside what enters it: of the embedded tokens, in slot 0, and of the pass's ids."""
+        slots: dict[Value, int] = {0: 0}
+        steps: list[Step] = []
+        for node in self.beside_nodes:
+            sources = [slots[read] for read in node.reads]
+            slots[node.value] = len(slots)
+            assert node.step is not None
+            steps.append(node.step.bind((), (*sources, slots[node.value])))
+        return ContainerPlan(tuple(steps), tuple(steps), len(slots), len(slots) - 1)
 
     def _calls(self, path: Path, run: range) -> list[tuple[Unbound | None, tuple[Value, ...], Value, str | None]]:
         """What a container computes itself, and the containers in it that it calls."""
@@ -549,6 +576,10 @@ class HeadDerivation(Derivation):
             inside = False
         head.reads = reads
         return output[0] if isinstance(head, OutputLayer) or inside else "", head
+
+
+def with_layer_inputs(plan: ContainerPlan, m: Any, p: Any) -> Any:
+    return replace(p, layer_inputs=plan.run(m, p.embedded, replace(p, tap=None)))
 
 
 def _matches(path: Path, pattern: Path) -> bool:

@@ -80,4 +80,8 @@ class ForwardPass:
     distances: DistanceVectors | None = None  # in families whose attention weighs distances apart from content
     block_index: int | None = None  # which block this is, where several blocks are one module
     present: Tensor | None = None  # (batch, length), False for padding, where layers keep a state; None: there is none
+    ids: Tensor | None = None  # of the tokens, where blocks have vectors of them beside what enters them
+    embedded: Tensor | None = None  # what enters the first block, for the same
+    layer_inputs: Tensor | None = None  # these vectors, those of all blocks side by side
+    shared: dict[int, tuple[Tensor, Tensor]] | None = None  # keys and values that later blocks share, by block
     begin: tuple[int, Tensor] | None = None  # the first block that is computed, and what enters it; None: all are

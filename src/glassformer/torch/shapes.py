@@ -58,9 +58,21 @@ class Decoder(BaseModel):
     def forward(self, given: ForwardArguments) -> BaseModelOutputWithPast:
         """Run the base model."""
         p = given.p or self.prepare(given)
+        x = self.embed(given.input_ids, given.inputs_embeds)
+        if not self.blocks_stand_alone:
+            p = self.with_shared(p, given.input_ids, x)
         with self.modules_hooked(None if given.p else p.tap, given.tokens):
-            states = self.compute(self.embed(given.input_ids, given.inputs_embeds), p)
+            states = self.compute(x, p)
         return BaseModelOutputWithPast(states, p.cache, **self.observed(p.tap, given))
+
+    def with_shared(self, p: ForwardPass, ids: Tensor | None, x: Tensor) -> ForwardPass:
+        """A pass with what blocks read beside what enters them."""
+        ids = p.ids if ids is None else ids
+        if self.reads_ids and ids is None:
+            raise InputError(
+                "this family's blocks have vectors of their own for each token id: give input_ids, not vectors."
+            )
+        return replace(p, ids=ids, embedded=x, shared={})
 
     @staticmethod
     def cache_of(layers: Sequence[tuple[Tensor, Tensor]]) -> DynamicCache:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 SMALL: dict[str, Any] = {
@@ -72,6 +73,15 @@ TINY: dict[str, dict[str, Any]] = {
         "eos_token_id": 2, "pad_token_id": 0,
     },
     "opt": {**PLAIN, "ffn_dim": 80, "do_layer_norm_before": True},
+    "bloom": {
+        "vocab_size": 160, "hidden_size": 48, "n_layer": 3, "n_head": 4, "bos_token_id": 1, "eos_token_id": 2,
+        "pad_token_id": 0,
+    },
+    "mpt": {
+        "vocab_size": 160, "d_model": 48, "n_layers": 3, "n_heads": 4, "max_seq_len": 256, "bos_token_id": 1,
+        "eos_token_id": 2, "pad_token_id": 0, "use_cache": True,
+    },
+    "falcon": {**PLAIN, "new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 80},
     "biogpt": {**PLAIN, "intermediate_size": 80},
     "gpt2": {
         "vocab_size": 160, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_inner": 80, "n_positions": 256, "bos_token_id": 1,
@@ -80,6 +90,7 @@ TINY: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 NOT_ON_GPU = {  # what the GPU engine says of a family that it cannot run
     "gemma2": "caps its scores softly", "gpt_neox": "rotates only a part of each head",
+    **dict.fromkeys(("bloom", "mpt"), "takes distances off its scores"),
     "ministral3": "scales its scores by position", "apertus": "has an activation with learned numbers",
     **dict.fromkeys(("gptj", "glm4", "stablelm", "phi", "nemotron"), "rotates only a part of each head"),
     **dict.fromkeys(("cohere", "cohere2", "ernie4_5", "helium"), "rotates neighboring numbers"),
@@ -113,6 +124,7 @@ HEADS: dict[str, tuple[str, ...]] = {
     "gpt_neox": (*DECODER_HEADS, "token", "question"),
     **dict.fromkeys(("granite", "cohere", "cohere2", "ernie4_5"), ("base", "causal")),
     "apertus": ("base", "causal", "token"),
+    **dict.fromkeys(("bloom", "mpt", "falcon"), (*DECODER_HEADS, "token", "question")),
     "gpt_bigcode": (*DECODER_HEADS, "token"),
     "biogpt": (*DECODER_HEADS, "token"),
     "opt": (*DECODER_HEADS, "question"),
@@ -422,6 +434,46 @@ def _biogpt(draw: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _bloom(draw: random.Random) -> dict[str, Any]:
+    heads = draw.choice([1, 2, 3, 4, 5])
+    return {
+        "vocab_size": draw.randint(60, 300), "hidden_size": heads * draw.choice([6, 16]), "n_head": heads,
+        "n_layer": draw.randint(1, 4), "layer_norm_epsilon": draw.choice([1e-5, 1e-3]),
+        "apply_residual_connection_post_layernorm": draw.random() < 0.4, "tie_word_embeddings": draw.random() < 0.5,
+    }  # fmt: skip
+
+
+def _mpt(draw: random.Random) -> dict[str, Any]:
+    heads = draw.choice([1, 2, 3, 4, 6])
+    attention = {"softmax_scale": draw.choice([None, 0.3])}
+    return {
+        "vocab_size": draw.randint(60, 300), "d_model": heads * draw.choice([6, 16]), "n_heads": heads,
+        "n_layers": draw.randint(1, 4), "layer_norm_epsilon": draw.choice([1e-5, 1e-3]),
+        "attn_config": draw.choice([None, attention]), "tie_word_embeddings": draw.random() < 0.5,
+    }  # fmt: skip
+
+
+def _falcon(draw: random.Random, alibi: bool = False) -> dict[str, Any]:
+    heads = draw.choice([2, 3, 4, 6]) if not alibi else draw.choice([2, 4, 8])  # whose slopes the reference does not round
+    new = draw.random() < 0.5
+    own: dict[str, Any] = {"multi_query": draw.random() < 0.5, "parallel_attn": draw.random() < 0.6, "num_kv_heads": None}
+    if new:
+        own = {
+            "num_kv_heads": draw.choice([1, heads // 2 if heads % 2 == 0 else heads, heads]),
+            "num_ln_in_parallel_attn": draw.choice([None, 1, 2]),
+        }
+    rope = draw.choice([{"rope_type": "default", "rope_theta": 500.0}, ROPES[1]])
+    return {
+        **_plain(draw), **own, "num_attention_heads": heads, "hidden_size": heads * draw.choice([6, 16]),
+        "new_decoder_architecture": new, "alibi": alibi, "bias": draw.random() < 0.5,
+        "ffn_hidden_size": draw.choice([None, 56]), "activation": draw.choice(["gelu", "relu"]), "rope_parameters": rope,
+        "layer_norm_epsilon": draw.choice([1e-5, 1e-3]),
+    }  # fmt: skip
+
+
+falcon_with_alibi = partial(_falcon, alibi=True)
+
+
 def _gpt2(draw: random.Random) -> dict[str, Any]:
     heads = draw.choice([1, 2, 3])
     return {
@@ -440,5 +492,6 @@ RANDOM = {
     "helium": _helium, "hunyuan_v1_dense": _hunyuan_v1_dense, "exaone4": _exaone4, "glm4": _glm4,
     "gptj": _gptj, "gpt_neo": _gpt_neo, "stablelm": _stablelm, "phi": _phi, "nemotron": _nemotron, "olmo": _olmo,
     "ministral3": _ministral3, "apertus": _with_biases, "gpt_bigcode": _gpt_bigcode, "openai-gpt": _openai_gpt, "opt": _opt,
+    "bloom": _bloom, "mpt": _mpt, "falcon": _falcon,
     "biogpt": _biogpt,
 }  # fmt: skip

@@ -322,7 +322,7 @@ class NativeModel(ProgramModel[NativeProgram]):
         self, config: Config, blueprint: Blueprint, tensors: Mapping[str, StoredTensor], *, cache: str | None = None,
         activations: str | None = None, engine: Engine | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(config, blueprint, Capabilities(begins_at_blocks=not blueprint.state_size))
+        super().__init__(config, blueprint, Capabilities(begins_at_blocks=blueprint.blocks_stand_alone))
         self._weight_kind = main_kind(tensors.values())
         self._cache = cache or default_cache(self._weight_kind)
         packed = any(tensor.packed for tensor in tensors.values())  # inputs of float matrices are not rounded

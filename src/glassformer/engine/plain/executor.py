@@ -94,7 +94,7 @@ class PlainExecutor(NotCopied, StatefulRows):
         self._checks = checks.InputChecks(
             config.context, self.base.vocabulary_size, self.base.site_names,
             capabilities=Capabilities(
-                takes_vectors=True, begins_at_blocks=not self._state_size, calls_modules=make_tap is Tap
+                takes_vectors=True, begins_at_blocks=described.blocks_stand_alone, calls_modules=make_tap is Tap
             ),
         )  # fmt: skip
         self._set_ropes(module.rope for module in self.base.modules() if isinstance(module, RotaryEmbedding))
@@ -235,7 +235,7 @@ class PlainExecutor(NotCopied, StatefulRows):
         encoder_decoder = isinstance(self.base, EncoderDecoder)
         source = SourceCache(self._cache.source, rows, ids.device) if encoder_decoder else None
         p = self.base.new_pass(positions, mask, window, tap, source, lengths=lengths)
-        p = replace(p, begin=begin, present=present)
+        p = replace(p, begin=begin, present=present, ids=ids)
         names = ("decoder_input_ids", "decoder_inputs_embeds") if encoder_decoder else ("input_ids", "inputs_embeds")
         tokens = {names[0]: ids} if vectors is None else {names[1]: vectors}
         with self.base.modules_hooked(tap, ids):
