@@ -13,7 +13,7 @@ from gguf import GGUFValueType as Value
 from gguf.quants import dequantize, quantize
 
 from glassformer.checkpoint.gguf import GgufCheckpoint
-from glassformer.ground.errors import InputError
+from glassformer.ground.errors import CheckpointError, InputError
 from glassformer.model_files import open_model
 from glassformer.quantize.export import model_contents
 from tests.checkpoint.files import Typed, write_gguf
@@ -31,9 +31,17 @@ GROUPED: dict[str, Any] = {
     "n_routed_experts": 4, "moe_intermediate_size": 32, "n_shared_experts": 2, "n_group": 2, "topk_group": 1,
     "routed_scaling_factor": 1.5, "first_k_dense_replace": 1,
 }  # fmt: skip
+LATENT: dict[str, Any] = {
+    **SIZES, **GROUPED, "num_key_value_heads": 4, "kv_lora_rank": 24, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+}  # fmt: skip
 GROUPED_COUNTS = {
     "expert_shared_count": 2, "leading_dense_block_count": 1, "expert_group_count": 2, "expert_group_used_count": 1,
     "expert_gating_func": 2,
+}  # fmt: skip
+LATENT_LENGTHS = {
+    "attention.kv_lora_rank": 24, "attention.key_length": 20, "attention.value_length": 10, "rope.dimension_count": 8,
+    "attention.head_count_kv": 4,
 }  # fmt: skip
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, family, config
     "mixtral": ("llama", "mixtral", {**SIZES, "num_local_experts": 4, "head_dim": 16}),
@@ -48,6 +56,15 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, family, 
     "olmoe": ("olmoe", "olmoe", {**SIZES, "num_experts": 4}),
     "gpt-oss": ("gpt-oss", "gpt_oss", {**SIZES, "num_local_experts": 4, "head_dim": 16, "sliding_window": 4,
                                        "swiglu_limit": 7.0}),
+    "deepseek2": ("deepseek2", "deepseek_v2", {
+        **LATENT, "q_lora_rank": None, "topk_method": "group_limited_greedy", "rope_parameters": {"rope_theta": 1e4},
+    }),
+    "deepseek2 sigmoid": ("deepseek2", "deepseek_v3", {
+        **LATENT, "q_lora_rank": 40, "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16, "mscale": 0.7,
+            "mscale_all_dim": 0.7,
+        },
+    }),
     "glm4moe": ("glm4moe", "glm4_moe", {
         **SIZES, **GROUPED, "head_dim": 16, "use_qk_norm": True, "attention_bias": True,
         "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
@@ -62,6 +79,9 @@ NAMES = {
     "w3": "ffn_up_exps", "w2": "ffn_down_exps",
     **{f"shared_expert.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")},
     "shared_expert_gate": "ffn_gate_inp_shexp", "exp_probs_b": "exp_probs_b",
+    "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
+    "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
+    "self_attn.kv_b_proj": "attn_kv_b",
     **{f"shared_experts.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")},
 }  # fmt: skip
 
@@ -109,6 +129,9 @@ def metadata(name: str, theirs: Any) -> dict[str, Typed]:
         "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 16, "expert_used_count": 2,
         **({"expert_feed_forward_length": c.get("moe_intermediate_size", 96)} if name not in ("mixtral", "olmoe") else {}),
         **(GROUPED_COUNTS if "n_group" in c else {}),
+        **(LATENT_LENGTHS if architecture == "deepseek2" else {}),
+        **({"expert_gating_func": 1} if name == "deepseek2" else {}),
+        **({"attention.q_lora_rank": 40, "rope.scaling.original_context_length": 16} if name == "deepseek2 sigmoid" else {}),
         **({"rope.dimension_count": 8} if name == "glm4moe" else {}),
         **({"expert_shared_feed_forward_length": 48} if name == "qwen2moe" else {}),
         **({"attention.sliding_window": 4, "rope.scaling.original_context_length": 4096} if name == "gpt-oss" else {}),
@@ -118,11 +141,14 @@ def metadata(name: str, theirs: Any) -> dict[str, Typed]:
         "rope.freq_base": theirs.config.rope_parameters["rope_theta"],
         **({"rope.scaling.factor": 32.0} if name == "gpt-oss" else {}),
         **({"expert_weights_scale": 1.5} if "n_group" in c else {}),
+        **({"rope.scaling.factor": 4.0, "rope.scaling.yarn_log_multiplier": 0.07} if name == "deepseek2 sigmoid" else {}),
     }
     fields: dict[str, Typed] = {f"{architecture}.{key}": (value, Value.UINT32) for key, value in whole.items()}
     fields |= {f"{architecture}.{key}": (value, Value.FLOAT32) for key, value in real.items()}
     if "n_group" in c:
-        fields[f"{architecture}.expert_weights_norm"] = (True, Value.BOOL)
+        fields[f"{architecture}.expert_weights_norm"] = (name != "deepseek2", Value.BOOL)
+    if name == "deepseek2 sigmoid":
+        fields[f"{architecture}.rope.scaling.type"] = ("yarn", Value.STRING)
     if name == "gpt-oss":
         fields["gpt-oss.rope.scaling.type"] = ("yarn", Value.STRING)
     return fields
@@ -160,7 +186,7 @@ def test_packed_stacks_run_as_they_are(name: str, kind: str, tmp_path: Path) -> 
     assert verdict.agrees(1e-2), verdict
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "qwen2moe", "olmoe", "glm4moe"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "qwen2moe", "olmoe", "glm4moe", "deepseek2", "deepseek2 sigmoid"])
 def test_written_files_stack_the_experts_again(name: str, tmp_path: Path) -> None:
     architecture, family, config = MODELS[name]
     theirs = reference.write(tmp_path, family, **config)
@@ -191,6 +217,33 @@ def test_layers_that_only_guess_further_tokens_are_left_out(tmp_path: Path) -> N
     ours, ids = load(write_gguf(tmp_path / "x.gguf", architecture, fields, tensors), "causal"), ids_for(theirs, 2, 11)
     assert ours.config.num_hidden_layers == 2
     close(ours(ids).logits, theirs(ids).logits, 1e-5)
+
+
+def with_parts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The matrices that make keys and values of latents, as newer files have them: keys transposed in each head."""
+    parts = dict(tensors)
+    for name in [name for name in tensors if "attn_kv_b" in name]:
+        keys, values = np.split(parts.pop(name).reshape(4, 22, 24), [12], axis=1)
+        parts[name.replace("kv_b", "k_b")] = np.ascontiguousarray(keys.swapaxes(1, 2))
+        parts[name.replace("kv_b", "v_b")] = np.ascontiguousarray(values)
+    return parts
+
+
+@pytest.mark.parametrize("name", ["deepseek2", "deepseek2 sigmoid"])
+@torch.no_grad()
+def test_keys_and_values_of_latents_in_two_parts_are_one_matrix(name: str, tmp_path: Path) -> None:
+    architecture, family, config = MODELS[name]
+    theirs = reference.build(family, **config)
+    lengths = {"key_length": 32, "value_length": 24, "head_count_kv": 1, "key_length_mla": 20, "value_length_mla": 10}
+    newer: dict[str, Typed] = {f"deepseek2.attention.{what}": (size, Value.UINT32) for what, size in lengths.items()}
+    tensors = with_parts(converted(name, theirs))
+    path = write_gguf(tmp_path / "x.gguf", architecture, {**metadata(name, theirs), **newer}, tensors)
+    ours, ids = load(path, "causal"), ids_for(theirs, 2, 11)
+    close(ours(ids).logits, theirs(ids).logits, 1e-5)
+    del tensors["blk.1.attn_v_b.weight"]
+    path = write_gguf(tmp_path / "y.gguf", architecture, {**metadata(name, theirs), **newer}, tensors)
+    with pytest.raises(CheckpointError, match=r"'blk\.1\.attn_k_b\.weight' has no values' matrix beside it that fits\."):
+        load(path, "causal")
 
 
 def test_shares_that_gguf_has_no_field_for_are_refused(tmp_path: Path) -> None:

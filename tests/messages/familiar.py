@@ -64,6 +64,10 @@ def glm4_moe(**fields: Any) -> Any:
     return blueprints.read_config({"model_type": "glm4_moe", **TINY["glm4_moe"], **fields})
 
 
+def deepseek(**fields: Any) -> Any:
+    return blueprints.read_config({"model_type": "deepseek_v2", **TINY["deepseek_v2"], **fields})
+
+
 def collator(tokenizer: Any = None, **options: Any) -> Any:
     return glassformer.DataCollatorForLanguageModeling(tokenizer or encoder().model.tokenizer, **options)
 
@@ -309,6 +313,12 @@ MESSAGES: dict[str, list[Entry]] = {
          "config field 'mlp_bias' is True; in a qwen3 model it is False."),
         (ConfigError, lambda: blueprints.read_config({"model_type": "helium", **TINY["helium"], "head_dim": 16}),
          "config field 'head_dim' is 16, but all 4 heads together must be as wide as the stream, which is 48."),
+        (ConfigError, lambda: deepseek(qk_rope_head_dim=7),
+         "config field 'qk_rope_head_dim' is 7; RoPE rotates pairs, so it must be even."),
+        (ConfigError, lambda: deepseek(rope_parameters={"rope_theta": 1e4, "partial_rotary_factor": 0.5}),
+         "config field 'partial_rotary_factor' is 0.5; in a deepseek_v2 model 'qk_rope_head_dim' says what is rotated."),
+        (ConfigError, lambda: deepseek(topk_method="noaux_tc"),
+         "config field 'topk_method' is 'noaux_tc', which is not known. Known: greedy, group_limited_greedy."),
         (ConfigError, lambda: glm4_moe(n_group=4),
          "config field 'n_group' is 4, but 6 experts ('n_routed_experts') make no such groups of two or more each."),
         (ConfigError, lambda: glm4_moe(topk_group=4),

@@ -19,6 +19,8 @@ from transformers.models.apertus.modeling_apertus import ApertusRMSNorm
 from transformers.models.arcee.modeling_arcee import ArceeRMSNorm
 from transformers.models.cohere.modeling_cohere import CohereLayerNorm
 from transformers.models.cohere2.modeling_cohere2 import Cohere2LayerNorm
+from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2RMSNorm
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3RMSNorm
 from transformers.models.ernie4_5.modeling_ernie4_5 import Ernie4_5RMSNorm
 from transformers.models.exaone4.modeling_exaone4 import Exaone4RMSNorm
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
@@ -59,7 +61,7 @@ NORMS = (
     LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm, T5LayerNorm, MT5LayerNorm, Phi3RMSNorm, Olmo2RMSNorm,
     Olmo3RMSNorm, GraniteRMSNorm, SmolLM3RMSNorm, MixtralRMSNorm, OlmoeRMSNorm, Qwen3MoeRMSNorm, GptOssRMSNorm,
     ArceeRMSNorm, Ernie4_5RMSNorm, Exaone4RMSNorm, Glm4RMSNorm, HeliumRMSNorm, HunYuanDenseV1RMSNorm, SeedOssRMSNorm,
-    Qwen2MoeRMSNorm, Glm4MoeRMSNorm, ApertusRMSNorm, Ministral3RMSNorm,
+    Qwen2MoeRMSNorm, Glm4MoeRMSNorm, ApertusRMSNorm, Ministral3RMSNorm, DeepseekV2RMSNorm, DeepseekV3RMSNorm,
 )  # fmt: skip
 OFFSET_NORMS = (GemmaRMSNorm, Gemma2RMSNorm, Gemma3RMSNorm)
 ROUTERS = (MixtralTopKRouter, OlmoeTopKRouter, Qwen2MoeTopKRouter, Qwen3MoeTopKRouter)
@@ -74,6 +76,8 @@ ROUNDED = (
     "glm4_moe",
     "bloom",
     "mpt",
+    "deepseek_v2",
+    "deepseek_v3",
     *reference.RECURRENT,
 )  # families whose attention the reference has in float32 only, or whose RoPE, router or states
 TURNED = ("gte", "modernbert", "nomic_bert", "roformer")  # encoders with RoPE

@@ -14,6 +14,7 @@ from torch import Tensor
 from glassformer.blueprints import blueprint
 from glassformer.ground import sites
 from glassformer.ground.changes import Change
+from glassformer.ground.errors import SiteError
 from tests.parity import reference
 from tests.parity.compare import Pair, close, ids_for, load, pair, same_fields
 from tests.sweeps import swept
@@ -206,7 +207,12 @@ class TestChanges:
         """A change shows in the scores; one that changes nothing does not."""
         plain = small_pair.ours(**inputs(small_pair), watch="*")
         generator = torch.Generator().manual_seed(5)
-        changeable = {site: value for site, value in plain.sites.items() if not site.endswith(".state_norm")}
+        derived = small_pair.ours.base_model.site_names.derived
+        for site in derived:
+            with pytest.raises(SiteError, match="can be read, but not changed"):
+                small_pair.ours(**inputs(small_pair), watch={site: Change(scale=0.5)})
+        known = plain.sites.items()
+        changeable = {s: value for s, value in known if not s.endswith(".state_norm") and s not in derived}
         for site, value in changeable.items():
             if site.endswith(".state"):
                 continue  # which the next pass reads

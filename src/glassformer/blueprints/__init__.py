@@ -22,8 +22,8 @@ from glassformer.ops.rope import Rope
 FORMER_TYPES = {"new": "gte"}  # model types as a family's authors called them, before transformers had it
 SHARED = frozenset(
     {
-        "blueprint", "bounds", "bridged", "config", "gated_delta", "layer_types", "multimodal", "other_fields", "routed",
-        "synonyms",
+        "blueprint", "bounds", "bridged", "config", "gated_delta", "layer_types", "mla", "multimodal", "other_fields",
+        "routed", "synonyms",
     }
 )  # fmt: skip
 

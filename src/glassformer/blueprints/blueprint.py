@@ -23,6 +23,7 @@ from glassformer.ops.embed import build_embed
 from glassformer.ops.experts import ExpertGate, build_expert_gate, build_expert_linear, build_route
 from glassformer.ops.gate import build_fused_gate, build_gate, build_gated
 from glassformer.ops.heads import build_fused_heads, build_heads, build_heads_at, build_separate_heads
+from glassformer.ops.latent import AttendLatent, build_attend_latent, build_expand, build_head_columns, build_join_heads
 from glassformer.ops.linear import build_linear
 from glassformer.ops.norm import build_l2_norm, build_norm
 from glassformer.ops.op import Op, Shape, Weight
@@ -100,7 +101,10 @@ class Blueprint:
     def site_names(self) -> ModelSites:
         """Its sites, and those of any head."""
         slots = (op.site for op in self.ops_of(ExpertGate) if op.site is not None)
-        return ModelSites.of({*self.sites, *AFTER}, self.blocks, slots, lambda: self.synonyms, self._module_sites)
+        sources = (source for op in self.ops_of(AttendLatent) for source in op.inputs[1:3])
+        derived = (site for source in sources if (site := self.ops[source].site) is not None)
+        names = {*self.sites, *AFTER}
+        return ModelSites.of(names, self.blocks, slots, lambda: self.synonyms, self._module_sites, derived)
 
     def _module_sites(self) -> dict[str, str]:
         """PyTorch's modules by name: those that have weights, and those around them."""
@@ -182,6 +186,10 @@ class Builder(Recorder):
     time_step = build_time_step
     decay = build_decay
     recur = build_recur
+    head_columns = build_head_columns
+    join_heads = build_join_heads
+    expand = build_expand
+    attend_latent = build_attend_latent
     activate = build_activate
     learned_activate = build_learned_activate
     gate = build_gate

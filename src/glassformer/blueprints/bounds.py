@@ -61,6 +61,7 @@ BOUNDS: Mapping[str, Bounds] = {  # of every number in any family's config
         SIZE,
     ),
     **dict.fromkeys(("num_key_value_heads", "head_dim", "output_size"), SIZE_OR_DEFAULT),
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"), SIZE),
     **dict.fromkeys(("max_position_embeddings", "sliding_window"), LENGTH),
     "local_attention": Bounds(),
     "linear_conv_kernel_dim": Bounds(1, MAX_KERNEL),

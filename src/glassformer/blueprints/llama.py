@@ -89,6 +89,7 @@ FAMILY = Family(
 
 PrepareQueryKey = Callable[[Builder, Any, Value, Value], tuple[Value, Value]]
 MakeHeads = Callable[[Builder, Any, Value, str, int], Value]  # "q" or "k", and how many
+Attention = Callable[..., Value]  # of a block's normed stream to its heads, joined
 MakeMLP = Callable[[Builder, Any, Value], Value]  # of a block: its input to its update
 RMS: Mapping[str, Any] = {}
 LAYER: Mapping[str, Any] = {"how": "layer"}
@@ -140,16 +141,17 @@ def plain_mlp(b: Builder, c: Any, x: Value) -> Value:
 
 def blueprint(
     c: Config, head: Head = "causal", prepare_query_key: PrepareQueryKey = rotated, mlp: MakeMLP = gated_mlp,
-    norm: Mapping[str, Any] = RMS, embedding_scale: float = 1.0, update_scale: float = 1.0, score_scale: float = 1.0,
-    **attention_options: Any,
+    norm: Mapping[str, Any] = RMS, attend: Attention | None = None, embedding_scale: float = 1.0,
+    update_scale: float = 1.0, score_scale: float = 1.0, **attention_options: Any,
 ) -> Blueprint:  # fmt: skip
-    """`norm`: options of all norms; the scales: of embedded tokens, of attention's updates, and of scores."""
+    """`attend`: what a block's heads give; `norm`: options of all norms; the scales: of embedded tokens, of attention's
+    updates, and of scores."""
     b, base, eps = Builder(c), FAMILY.prefix(head), c.rms_norm_eps
     x = b.embed(f"{base}embed_tokens", scale=embedding_scale)
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}layers"):
             h = b.norm(x, "input_layernorm", eps, site="attention.input", **norm)
-            a = attention(b, c, h, prepare_query_key, **attention_options)
+            a = (attend or attention)(b, c, h, prepare_query_key, **attention_options)
             a = b.linear(a, "self_attn.o_proj", c.hidden_size, c.output_bias, site="attention.update", scale=update_scale)
             x = b.add(x, dropped(b, c, a), site="middle")
             h = b.norm(x, "post_attention_layernorm", eps, site="mlp.input", **norm)

@@ -22,6 +22,7 @@ from glassformer.checkpoint.stored_tensors import (
     SingleRow,
     StoredTensor,
     Transposed,
+    computed_tensor,
 )
 from glassformer.ground.errors import CheckpointError, did_you_mean, did_you_misspell
 
@@ -54,6 +55,12 @@ GROUPED_EXPERT_SIZES = {
     "expert_weights_norm": "norm_topk_prob",
     "expert_group_count": "n_group",
     "expert_group_used_count": "topk_group",
+}
+LATENT_SIZES = {
+    **{key: name for key, name in GROUPED_EXPERT_SIZES.items() if name not in ("head_dim", "num_key_value_heads")},
+    "attention.q_lora_rank": "q_lora_rank",
+    "attention.kv_lora_rank": "kv_lora_rank",
+    "rope.dimension_count": "qk_rope_head_dim",
 }
 GPT_OSS_SIZES = {
     **EXPERT_SIZES,
@@ -123,6 +130,7 @@ MODERN_BERT_SIZES = {
     "rope.freq_base": "global_rope_theta",
     "rope.freq_base_swa": "local_rope_theta",
 }
+SIGMOID = 2  # of expert_gating_func
 REQUIRED = ("embedding_length", "block_count", "attention.head_count")
 T5_SIZES = {
     "context_length": "n_positions",
@@ -267,6 +275,24 @@ def glm4_moe_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     return {**own, "use_qk_norm": "blk.0.attn_q_norm.weight" in raw}
 
 
+def latent_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """Of latent attention. Newer files have the sizes of latents where others have those of heads, and these beside them."""
+    key, value = (
+        metadata.get(f"attention.{what}_length_mla") or metadata.get(f"attention.{what}_length") for what in ("key", "value")
+    )
+    turned = metadata.get("rope.dimension_count")
+    own = {"qk_nope_head_dim": key - turned} if isinstance(key, int) and isinstance(turned, int) else {}
+    queries = {} if "attention.q_lora_rank" in metadata else {"q_lora_rank": None}
+    biases = {"attention_bias": "blk.0.attn_kv_a_mqa.bias" in raw}
+    scaling = {"rope_scaling": _rope_scaling(metadata, raw)}
+    return {**own, "v_head_dim": value, **queries, **biases, **scaling, **without_drafts(metadata)}
+
+
+def deepseek_v2_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    grouped = (metadata.get("expert_group_count") or 1) > 1
+    return {**latent_fields(metadata, raw), "topk_method": "group_limited_greedy" if grouped else "greedy"}
+
+
 def gpt_oss_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     scaling = _rope_scaling(metadata, raw)
     return {"rope_scaling": scaling and {**scaling, "truncate": False}}  # as its config has it; no field says so
@@ -301,10 +327,13 @@ def _rope_scaling(metadata: Metadata, raw: Raw) -> dict[str, Any] | None:
     kind = metadata.get("rope.scaling.type", "none")
     if kind == "none":
         return None
+    sharper = shortest_float(metadata.get("rope.scaling.yarn_log_multiplier"))  # a tenth of what DeepSeek's files have
+    mscale = {} if not sharper else dict.fromkeys(("mscale", "mscale_all_dim"), round(10 * sharper, 6))
     return {
         "rope_type": kind,
         "factor": shortest_float(metadata.get("rope.scaling.factor")),
         "original_max_position_embeddings": trained,
+        **mscale,
     }
 
 
@@ -384,6 +413,14 @@ GPT_OSS = {
     "blk.{}.post_attention_norm": "model.layers.{}.post_attention_layernorm",
     "blk.{}.attn_sinks": "model.layers.{}.self_attn.sinks",
 }
+LATENT_ATTENTION = {
+    "blk.{}.attn_q_a": "model.layers.{}.self_attn.q_a_proj",
+    "blk.{}.attn_q_a_norm": "model.layers.{}.self_attn.q_a_layernorm",
+    "blk.{}.attn_q_b": "model.layers.{}.self_attn.q_b_proj",
+    "blk.{}.attn_kv_a_mqa": "model.layers.{}.self_attn.kv_a_proj_with_mqa",
+    "blk.{}.attn_kv_a_norm": "model.layers.{}.self_attn.kv_a_layernorm",
+    "blk.{}.attn_kv_b": "model.layers.{}.self_attn.kv_b_proj",
+}
 ENDINGS = {  # names that are whole without the ending that GGUF has
     ".self_attn.sinks": ".weight", ".e_score_correction_bias": ".bias",
 }  # fmt: skip
@@ -392,6 +429,10 @@ GROUPED_EXPERTS = {
     "blk.{}.exp_probs_b": "model.layers.{}.mlp.gate.e_score_correction_bias",
     **{theirs: ours.replace("shared_expert", "shared_experts") for theirs, ours in SHARED_EXPERT.items()},
 }
+LATENT = {
+    **{theirs: ours for theirs, ours in DECODER.items() if not theirs.endswith(("attn_k", "attn_v"))},
+    **LATENT_ATTENTION, **GROUPED_EXPERTS,
+}  # fmt: skip
 GLM4_MOE = {**SEED_OSS, **HEAD_NORMS, **GROUPED_EXPERTS}
 GEMMA2 = {
     **DECODER,
@@ -536,7 +577,7 @@ def tensors_from_gguf(
     """The tensors under the family's names, with the layout that leads from the file's to the family's order."""
     _, table = table_of(metadata, path)
     tensors: dict[str, StoredTensor] = {}
-    for name, stored in raw.items():
+    for name, stored in with_whole_expansions(raw).items():
         if name in table.ignored or _is_of_draft(name, config):
             continue
         family_name, layout = family_name_and_layout(metadata, config, name, stored.shape, path)
@@ -544,6 +585,35 @@ def tensors_from_gguf(
         tensor = replace(stored, name=family_name, shape=shape, layout=layout)
         tensors |= unstacked(tensor) if "*" in family_name else {family_name: tensor}
     return tensors
+
+
+def with_whole_expansions(raw: Raw) -> dict[str, StoredTensor]:
+    """What makes keys and values of latents as one matrix: newer files have that of keys, transposed in each head, and that
+    of values (heads, latent, key size), (heads, value size, latent)."""
+    whole = dict(raw)
+    for name in [name for name in raw if re.fullmatch(r"blk\.\d+\.attn_k_b\.weight", name)]:
+        values = whole.get(name.replace("_k_b", "_v_b"))
+        keys = whole.pop(name)
+        fits = values is not None and len(keys.shape) == len(values.shape) == 3
+        if values is None or not fits or keys.shape[:2] != (values.shape[0], values.shape[2]):
+            raise CheckpointError(
+                f"{keys.file.path}: GGUF tensor {name!r} has no values' matrix beside it that fits. Fetch the file again."
+            )
+        del whole[values.name]
+        joined = name.replace("_k_b", "_kv_b")
+        whole[joined] = _joined_expansion(joined, keys, values)
+    return whole
+
+
+def _joined_expansion(name: str, keys: StoredTensor, values: StoredTensor) -> StoredTensor:
+    heads, latent, size = keys.shape
+
+    def compute() -> np.ndarray[Any, np.dtype[np.float32]]:
+        parts = (keys.to_float32().swapaxes(1, 2), values.to_float32())
+        return np.concatenate(parts, 1).reshape(-1, latent)
+
+    shape = (heads * (size + values.shape[1]), latent)
+    return computed_tensor(name, shape, compute, (keys, values), "keys and values of latents")
 
 
 def _is_of_draft(name: str, config: Mapping[str, Any]) -> bool:
@@ -632,6 +702,7 @@ class ArchitectureTable:
     layouts: Mapping[str, Layout] = field(default_factory=dict)  # by a pattern of GGUF's names
     ignored: frozenset[str] = frozenset({"rope_freqs.weight", *ROPE_FACTORS.values()})  # in the config instead
     routed: ArchitectureTable | None = None  # of the models that have experts, where others are of the same architecture
+    sigmoid: ArchitectureTable | None = None  # the same, of those whose experts' shares are made by sigmoids
 
 
 TABLES: Mapping[str, ArchitectureTable] = {
@@ -653,6 +724,10 @@ TABLES: Mapping[str, ArchitectureTable] = {
     "exaone4": ArchitectureTable(OLMO2, WINDOW_SIZES, "exaone4", exaone4_fields),
     "glm4": ArchitectureTable(GLM4, DECODER_SIZES, "glm4", partly_rotated_fields),
     "glm4moe": ArchitectureTable(GLM4_MOE, GROUPED_EXPERT_SIZES, "glm4_moe", glm4_moe_fields),
+    "deepseek2": ArchitectureTable(
+        LATENT, LATENT_SIZES, "deepseek_v2", deepseek_v2_fields,
+        sigmoid=ArchitectureTable(LATENT, LATENT_SIZES, "deepseek_v3", latent_fields),
+    ),
     "command-r": ArchitectureTable(COHERE, COHERE_SIZES, "cohere"),
     "seed_oss": ArchitectureTable(SEED_OSS, DECODER_SIZES, "seed_oss", seed_oss_fields),
     "ernie4_5": ArchitectureTable(DECODER, DECODER_SIZES, "ernie4_5", ernie_fields),
@@ -704,10 +779,13 @@ def table_of(metadata: Mapping[str, Any], path: Path) -> tuple[str, Architecture
             f"{did_you_misspell(str(architecture), TABLES)} Known: {', '.join(TABLES)}."
         )
     table = TABLES[architecture]
+    if table.sigmoid is not None and metadata.get(f"{architecture}.expert_gating_func") == SIGMOID:
+        return architecture, table.sigmoid
     return architecture, table.routed if table.routed and metadata.get(f"{architecture}.expert_count") else table
 
 
 def table_for(architecture: str, model_type: str) -> ArchitectureTable:
     """The table of an architecture's models of a type."""
     table = TABLES[architecture]
-    return table.routed if table.routed is not None and table.routed.model_type == model_type else table
+    others = (other for other in (table.routed, table.sigmoid) if other is not None)
+    return next((other for other in others if other.model_type == model_type), table)

@@ -24,11 +24,13 @@ class PageFormat:
     kv_heads: int
     head_size: int
     cache: str  # what they are stored in
+    latent: int = 0  # values are the first so many numbers of the keys; 0: they lie beside them
 
     @property
     def token_bytes(self) -> int:
         scale = 4 if self.cache == "q8" else 0
-        return self.layers * self.kv_heads * 2 * (self.head_size * BYTES[self.cache] + scale)
+        vectors = 1 if self.latent else 2
+        return self.layers * self.kv_heads * vectors * (self.head_size * BYTES[self.cache] + scale)
 
     @property
     def bytes(self) -> int:

@@ -45,7 +45,7 @@ class StepKind(IntEnum):
     ATTENTION, ATTENTION_PATTERN, WEIGHTED_VALUES, ADD, ACTIVATE, COPY = range(6, 12)
     SUM_OVER_RANKS = 12  # in place; the CPU engine, which runs on one rank, has none
     GATE = 13  # act(input) * second input; the GPU engine, which has no adapters beside, has none
-    DISTANCE_SCORES = 14
+    HEAD_MATMUL = 14
     ROUTE, EXPERT_MATMUL, EXPERT_SUM = range(15, 18)
     CAUSAL_CONV, TIME_STEP, DECAY = range(18, 21)
     RECUR, RECUR_PATTERN, RECUR_VALUES = range(21, 24)
@@ -158,6 +158,22 @@ class ActivationNumbers(NamedTuple):
         return self.make(*(weight(name).reshape(()) for name in self.names))
 
 
+class LatentHeads(NamedTuple):
+    """A part of each head of the matrix that makes keys and values of latents."""
+
+    matrix: str  # (heads * per_head, latent)
+    shape: tuple[int, int]  # (heads * size, latent), or transposed in each head: (heads * latent, size)
+    heads: int
+    per_head: int
+    first: int  # of the rows of each head
+    size: int
+    transposed: bool
+
+    def values(self, weight: Callable[[str], Floats]) -> Floats:
+        heads = weight(self.matrix).reshape(self.heads, self.per_head, -1)[:, self.first : self.first + self.size]
+        return np.ascontiguousarray((heads.swapaxes(1, 2) if self.transposed else heads).reshape(self.shape), np.float32)
+
+
 class DistanceBias(NamedTuple):
     """A bias of attention for each head and distance, out of a table of buckets."""
 
@@ -207,6 +223,7 @@ class ProgramStep:
     heads: int = 0
     kv_heads: int = 0
     head_size: int = 0
+    latent: int = 0  # values are the first so many numbers of the cached keys; 0: they are cached beside them
     window: int = 0  # 0: none
     causal: bool = False
     cross_attention: bool = False  # keys and values are those of the source
@@ -221,7 +238,7 @@ class ProgramStep:
     activation_numbers: ActivationNumbers | None = None  # that an activation has learned
     column: int = 0  # the columns that a norm reads and writes; where a gate's second input begins
     width: int = 0  # 0: all
-    distance_heads: DistanceHeads | None = None  # of distance scores
+    head_matrices: DistanceHeads | LatentHeads | None = None  # of a product of each head
     distances: DistanceBuckets | None = None  # which of its distance scores a query or a key has with another token
     query_distances: int | None = None  # the buffers of these scores: (tokens, heads * buckets)
     key_distances: int | None = None

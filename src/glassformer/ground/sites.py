@@ -37,6 +37,8 @@ BEFORE: Mapping[str, tuple[str, ...]] = {
 SELF_ATTENTION: Mapping[str, tuple[str, ...]] = {
     "attention.input": STREAM,  # the normed stream
     "attention.query": HEADS,  # after head norms and RoPE
+    "attention.latent": HEADS,  # of latent attention: what all heads' keys and values are made of, as the cache receives it
+    "attention.shared_key": HEADS,  # the part of all heads' keys that RoPE turns, as the cache receives it
     "attention.key": HEADS,  # of this pass's tokens, as the cache receives them
     "attention.value": HEADS,
     "attention.decay": ("batch", "length", "heads"),  # of a recurrent layer: what of its state each token keeps
@@ -106,14 +108,17 @@ class ModelSites:
     slots: frozenset[str] = frozenset()  # whose numbers are one expert's at one token, and another's at the next
     synonyms: Callable[[], Synonyms] = field(default_factory=lambda: Synonyms)
     modules: Callable[[], Mapping[str, str]] = field(default_factory=lambda: dict)  # "module:" and its name to its site
+    derived: frozenset[str] = frozenset()  # that are made anew of remembered latents, so that a change would not last
 
     @classmethod
     def of(
         cls, names: Iterable[str], blocks: int, slots: Iterable[str] = (),
         synonyms: Callable[[], Synonyms] | None = None, modules: Callable[[], Mapping[str, str]] | None = None,
+        derived: Iterable[str] = (),
     ) -> ModelSites:  # fmt: skip
         """Those with these names, in whatever order they come."""
-        return cls(tuple(sorted(names, key=_place)), blocks, frozenset(slots), synonyms or Synonyms, modules or dict)
+        ordered = tuple(sorted(names, key=_place))
+        return cls(ordered, blocks, frozenset(slots), synonyms or Synonyms, modules or dict, frozenset(derived))
 
     @cached_property
     def order(self) -> Mapping[str, int]:
@@ -277,6 +282,12 @@ class Watch:
             if site.endswith(MEASURED):
                 state = site.removesuffix("_norm")
                 raise SiteError(f"{site!r} is measured, and nothing is computed from it. Change {state!r}.")
+            if site in names.derived:
+                latent = site.rpartition(".")[0]
+                raise SiteError(
+                    f"{site!r} can be read, but not changed: later tokens make it again of what is remembered. Change "
+                    f"'{latent}.latent' or '{latent}.shared_key', which are, or '{latent}.pattern'."
+                )
             if change.heads is not None and "heads" not in axes(site):
                 raise SiteError(f"there are no heads at {site!r}, which has {', '.join(axes(site))}.")
             if any(part.names_numbers for part in parts_of(change)):

@@ -11,7 +11,7 @@ A weight is the sinks: a score for each head that takes its part of the attentio
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,7 +32,7 @@ from glassformer.ground.errors import ExecutorError
 from glassformer.ops.heads import ProjectToHeads
 from glassformer.ops.module_steps import Values, path_of, step
 from glassformer.ops.norm import Norm
-from glassformer.ops.op import ArithmeticDraft, Floats, Op, TokenContext, integer
+from glassformer.ops.op import ArithmeticDraft, CachedShape, Floats, Op, TokenContext, integer
 from glassformer.ops.positions import DistanceBuckets, PositionScale, distance_biases
 from glassformer.ops.products import product, stored_weight
 from glassformer.ops.program_writer import ProgramWriter
@@ -82,6 +82,14 @@ class Attend(TokenMixer):
     @property
     def cross(self) -> bool:
         return bool(self.options["cross"])
+
+    def cached_sites(self, ops: Sequence[Op]) -> tuple[str | None, str | None]:
+        """The sites of what is remembered: of its keys and its values."""
+        key, value = (ops[source].site for source in self.inputs[1:3])
+        return key, value
+
+    def cached_shape(self, ops: Sequence[Op]) -> CachedShape:
+        return CachedShape(*ops[self.inputs[1]].head_shape)
 
     # For people -------------------------------------------------------------------------------------------------
 
@@ -192,10 +200,7 @@ class Attend(TokenMixer):
 
     def write_modules(self, derivation: Any, index: int) -> None:
         path, options = path_of(self.module), self.options
-        fixed = {
-            name: options[name] for name in ("scale", "window", "softcap", *GROWN, "shares", "shared") if name in options
-        }
-        derivation.attention(index, path, self.weights[0] if self.weights else None, self.cross, fixed)
+        self.write_attention(derivation, index)
         if "shares" in options:
             derivation.add(index, path, step(attend_shared), reads=self.inputs[:1])
         elif self.cross:
@@ -205,45 +210,59 @@ class Attend(TokenMixer):
         else:
             derivation.add(index, path, step(attend))
 
+    def write_attention(self, derivation: Any, index: int) -> None:
+        """Say what its container needs to know."""
+        names = ("scale", "window", "softcap", *GROWN, "shares", "shared")
+        fixed = {name: self.options[name] for name in names if name in self.options}
+        sinks = self.weights[0] if self.weights else None
+        derivation.attention(index, path_of(self.module), sinks, self.cross, fixed)
+
     # In an engine -----------------------------------------------------------------------------------------------
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
         query, key, value = (trace_projection(writer.ops, operand) for operand in self.inputs[:3])
         (heads, size), (kv_heads, _) = query.heads.head_shape, key.heads.head_shape
-        options = self.options
         owner = self._owner(writer, index)
         shape = {"layer": writer.kv_layer(owner), "heads": heads, "kv_heads": kv_heads, "head_size": size}
         shape |= {"cross_attention": self.cross}
-        mask = {"causal": bool(options["causal"]), "window": options["window"] or 0}
-        mask |= {"scale": options["scale"], "softcap": options["softcap"] or 0.0}
-        if "shares" in options:
+        if "shares" in self.options:
             buffer = project_query(writer, query, shape)
         elif self.cross:
             buffer = project(writer, [query], heads * size)
             writer.expose(query.site, SiteLocation(buffer, 0, heads * size, heads))
         else:
             buffer = project_qkv(writer, query, key, value, shape)
-        mask |= {name: options[name] for name in GROWN if name in options}
-        bias = self._lower_distance_terms(writer, buffer) if "distances" in options else self._lower_distance_bias(writer)
+        apart = "distances" in self.options
+        bias = self._lower_distance_terms(writer, buffer) if apart else self._lower_distance_bias(writer)
         if self.weights:  # a score for each head beside those of the keys
             bias["sinks"] = self.weights[0].name
-        joined = writer.allocate(heads * size)
-        pattern = self.inner_site("pattern")
+        joined = self.lower_attention(writer, buffer, heads * size, shape, bias)
+        for used in (buffer, *(bias[name] for name in ("query_distances", "key_distances") if name in bias)):
+            writer.free(used)
+        writer.expose(self.inner_site("heads"), SiteLocation(joined, 0, heads * size, heads))
+        writer.set_result(index, joined)
+
+    def lower_attention(
+        self, writer: ProgramWriter, buffer: int, width: int, shape: Mapping[str, Any], bias: Mapping[str, Any]
+    ) -> int:
+        """From queries to heads, and the pattern between them where it is watched: the buffer of the heads."""
+        options, heads = self.options, shape["heads"]
+        mask = {"causal": bool(options["causal"]), "window": options["window"] or 0}
+        mask |= {"scale": options["scale"], "softcap": options["softcap"] or 0.0}
+        mask |= {name: options[name] for name in GROWN if name in options}
+        joined, pattern = writer.allocate(width), self.inner_site("pattern")
         if pattern in writer.watched:
             weights = writer.add_pinned(BufferShape(heads, per_key=True))
             writer.emit(StepKind.ATTENTION_PATTERN, input=buffer, output=weights, **shape, **mask, **bias)
             writer.expose(pattern, SiteLocation(weights, heads=heads, pattern=True))
         writer.emit(StepKind.ATTENTION, input=buffer, output=joined, **shape, **mask, **bias)
         if pattern in writer.changes:
-            changed = writer.allocate(heads * size)
+            changed = writer.allocate(width)
             writer.emit(StepKind.WEIGHTED_VALUES, input=buffer, second_input=weights, output=changed, **shape)
             change = PatternChange(pattern, changed, joined)
             writer.program.pattern_changes.setdefault(len(writer.program.steps), []).append(change)
             writer.free(changed)
-        for used in (buffer, *(bias[name] for name in ("query_distances", "key_distances") if name in bias)):
-            writer.free(used)
-        writer.expose(self.inner_site("heads"), SiteLocation(joined, 0, heads * size, heads))
-        writer.set_result(index, joined)
+        return joined
 
     def lower_at_source(self, writer: ProgramWriter, index: int) -> None:
         """Keys and values for cross-attention, computed once, with the encoder's states."""
@@ -272,8 +291,8 @@ class Attend(TokenMixer):
             scores = writer.allocate(table.shape[0])
             other, offset = ("query", 0) if term == "key" else ("key", heads * size)  # who meets it
             writer.emit(
-                StepKind.DISTANCE_SCORES, input=projected, output=scores, distance_heads=table, query_offset=offset,
-                heads=heads, head_size=size, scale=self.options["scale"],
+                StepKind.HEAD_MATMUL, input=projected, output=scores, head_matrices=table, query_offset=offset,
+                heads=heads, kv_heads=heads, head_size=size, scale=self.options["scale"],
             )  # fmt: skip
             fields[f"{other}_distances"] = scores
         return {**fields, "distances": self.options["distances"]} if fields else {}
@@ -391,7 +410,7 @@ def trace_projection(ops: Sequence[Op], index: int) -> HeadProjection:
             norm = op
         elif isinstance(op, Rotate):
             rope = op.rope
-        (index,) = op.inputs
+        index = op.inputs[0]
     if op.takes_part:
         (index,) = op.inputs
         if isinstance(joint := ops[index], Norm):
@@ -440,7 +459,7 @@ def project_qkv(
         for head in range(kv_heads):
             columns = {"column": offsets["value_offset"] + head * size, "width": size}
             writer.emit(StepKind.NORM, input=buffer, output=buffer, norm=value.norm.ref, **columns)
-    rope = rope_index(writer, query, size)
+    rope = rope_index(writer, query.rope, size)
     norms = {"query_norm": query.norm and query.norm.ref, "key_norm": key.norm and key.norm.ref}
     if query.norm_last:  # RoPE by itself, and the norms with the step that stores
         writer.emit(StepKind.ROPE, input=buffer, **shape, **offsets, rope=rope)
@@ -460,24 +479,21 @@ def project_qkv(
     return buffer
 
 
-def rope_index(writer: ProgramWriter, projection: HeadProjection, size: int) -> int | None:
-    """Which of the program's RoPEs turns these heads."""
-    if projection.rope is None:
+def rope_index(writer: ProgramWriter, rope: Rope | None, size: int) -> int | None:
+    """Which of the program's RoPEs turns heads of this size."""
+    if rope is None:
         return None
-    table = (projection.rope, size)
-    if table not in writer.program.ropes:
-        writer.program.ropes.append(table)
-    return writer.program.ropes.index(table)
+    if (rope, size) not in writer.program.ropes:
+        writer.program.ropes.append((rope, size))
+    return writer.program.ropes.index((rope, size))
 
 
 def project_query(writer: ProgramWriter, query: HeadProjection, shape: dict[str, Any]) -> int:
     """Queries alone, normed and rotated: their keys and values are an earlier block's."""
     heads, size = shape["heads"], shape["head_size"]
     buffer = project(writer, [query], heads * size)
-    norm = query.norm and query.norm.ref
-    writer.emit(
-        StepKind.ROPE, input=buffer, **shape, key_offset=NO_KEYS, query_norm=norm, rope=rope_index(writer, query, size)
-    )
+    norm, rope = query.norm and query.norm.ref, rope_index(writer, query.rope, size)
+    writer.emit(StepKind.ROPE, input=buffer, **shape, key_offset=NO_KEYS, query_norm=norm, rope=rope)
     writer.expose(query.site, SiteLocation(buffer, 0, heads * size, heads))
     return buffer
 

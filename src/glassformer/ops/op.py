@@ -95,6 +95,14 @@ class Backwards(NamedTuple):
     constant: Array | None = None
 
 
+class CachedShape(NamedTuple):
+    """What an attention remembers of each token."""
+
+    heads: int
+    key_size: int
+    latent: int = 0  # values are the first so many numbers of the keys; 0: they are remembered beside them
+
+
 @dataclass(frozen=True, slots=True)
 class Op:
     kind: ClassVar[str]
@@ -210,6 +218,10 @@ class Op:
             head, column = divmod(index, self.width)
             return f"head {head}, number {column}"
         return f"neuron {index}" if self.site is not None and self.site.endswith("mlp.hidden") else f"number {index}"
+
+    def together(self, parts: Sequence[Array]) -> Array:
+        """What comes from several inputs, as one that `linear` takes: a sum."""
+        return np.asarray(sum(parts))
 
     # As a linear map --------------------------------------------------------------------------------------------
 

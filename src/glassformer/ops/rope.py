@@ -157,10 +157,11 @@ class Rope:
                 math.sqrt(1 + math.log(self.factor) / math.log(self.original_max_position_embeddings)) if stretched else 1.0
             )
         if self.mscale and self.mscale_all_dim:
-            return self._sharpness(self.mscale) / self._sharpness(self.mscale_all_dim)
-        return self._sharpness(1.0)
+            return self.sharpness(self.mscale) / self.sharpness(self.mscale_all_dim)
+        return self.sharpness(1.0)
 
-    def _sharpness(self, weight: float) -> float:
+    def sharpness(self, weight: float) -> float:
+        """How much sharper attention is made for a text that is stretched."""
         return 1.0 if self.factor <= 1 else 0.1 * weight * math.log(self.factor) + 1.0
 
     @property

@@ -28,14 +28,15 @@ ARCHITECTURES: Mapping[str, str] = {
     "starcoder2": "starcoder2", "gpt2": "gpt2", "gpt_neox": "gptneox", "mixtral": "llama", "qwen3_moe": "qwen3moe",
     "olmoe": "olmoe", "gpt_oss": "gpt-oss", "exaone4": "exaone4", "glm4": "glm4", "cohere": "command-r",
     "seed_oss": "seed_oss", "ernie4_5": "ernie4_5", "hunyuan_v1_dense": "hunyuan-dense", "arcee": "arcee",
-    "qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe",
+    "qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
     "stablelm": "stablelm", "phi": "phi2", "nemotron": "nemotron", "olmo": "olmo",
     "gpt_bigcode": "starcoder", "bloom": "bloom", "mpt": "mpt",
 }  # fmt: skip
 WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
     "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "qwen3_moe", "olmoe", "hunyuan_v1_dense",
+    "deepseek_v2", "deepseek_v3",
 )  # fmt: skip
-GATING = {"softmax": 1, "sigmoid": 2}  # what shares are made of a router's scores by
+GATING = {"softmax": 1, "sigmoid": gguf_names.SIGMOID}  # what shares are made of a router's scores by
 ADVICE = "Keep the checkpoint as it is; load(…, weights=…) packs its weights all the same."
 
 
@@ -73,6 +74,9 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
         metadata |= {**lengths, **_rope_scaling(rope)}
     if config.model_type == "mpt":
         metadata["attention.max_alibi_bias"] = float(config.attn_config.get("alibi_bias_max", 8))
+    if "attention.kv_lora_rank" in metadata:  # as older files have it, with keys and values of heads
+        heads = {"attention.head_count_kv": config.num_attention_heads, "attention.key_length": config.qk_head_dim}
+        metadata |= {**heads, "attention.value_length": config.v_head_dim}
     if config.model_type == "gemma3_text":
         metadata |= _gemma3(config)
     if any(name == "n_group" for name in table.sizes.values()):
@@ -100,6 +104,7 @@ def _rope_scaling(rope: Rope) -> dict[str, Any]:
         "rope.scaling.type": rope.kind,
         "rope.scaling.factor": float(rope.factor),
         **(more if rope.kind == "yarn" else {}),
+        **({"rope.scaling.yarn_log_multiplier": 0.1 * rope.mscale_all_dim} if rope.mscale_all_dim else {}),
     }
 
 

@@ -21,10 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from glassformer.blueprints import Blueprint
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import InputError, InputTypeError
 from glassformer.ground.sites import Watch
 from glassformer.ground.typecheck import brief
+from glassformer.ops.attend import Attend
 from glassformer.see.activations import Activations
 from glassformer.see.metrics import MetricFunction, Target
 from glassformer.see.view import Floats
@@ -40,16 +42,16 @@ class ReadPrefix:
     """The beginning of a decoder's text, which the executor has read, and no gradient is wanted of."""
 
     length: int
-    values: Mapping[str, Floats]  # keys and values by site, (heads, length, size)
+    values: Mapping[str, Floats]  # keys and values by site, in the order of `sites`: (heads, length, size)
 
     @staticmethod
-    def sites(blocks: int) -> list[str]:
-        """What has to be read of it."""
-        return [f"blocks.{block}.attention.{part}" for block in range(blocks) for part in ("key", "value")]
+    def sites(blueprint: Blueprint) -> list[str]:
+        """What has to be read of it: what attention remembers."""
+        attends = (op for op in blueprint.ops_of(Attend) if not op.stack and not op.cross)
+        return [site for op in attends for site in op.cached_sites(blueprint.ops) if site is not None]
 
     def cache(self, module: Any) -> Any:
-        names = self.sites(len(self.values) // 2)
-        tensors = [torch.from_numpy(self.values[name])[None].to(module.device, module.dtype) for name in names]
+        tensors = [torch.from_numpy(value)[None].to(module.device, module.dtype) for value in self.values.values()]
         return module.base_model.cache_of(list(zip(tensors[::2], tensors[1::2], strict=True)))
 
 

@@ -170,5 +170,5 @@ def _linear_map(model: ModelLike, index: int, start: int | None = None) -> Float
     op = model.blueprint.ops[index]
     if index == start or (start is None and _is_stream(op)):
         return np.eye(op.width, dtype=np.float32)
-    total = sum(_linear_map(model, source, start) for source in op.inputs)
-    return op.linear(np.asarray(total), model, None)
+    total = op.together([_linear_map(model, source, start) for source in op.inputs])
+    return op.linear(total, model, None)

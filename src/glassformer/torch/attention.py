@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.ops.module_steps import Path, part
 from glassformer.ops.positions import PositionScale
 from glassformer.torch.container import Container, ContainerPlan
 from glassformer.torch.forward_pass import ForwardPass
+from glassformer.torch.layers import Linear
 from glassformer.torch.mask import Mask
 
 
@@ -60,6 +61,12 @@ def pattern(
         column = sinks.to(dtype)[None, :, None, None].expand(*scores.shape[:-1], 1)
         return torch.cat((scores, column), -1).softmax(-1)[..., :-1].to(query.dtype)
     return scores.softmax(-1).to(query.dtype)
+
+
+def is_hooked(layer: nn.Module) -> bool:
+    """Whether a product is more than its matrix: somebody looks on, or adds to it."""
+    plain = type(layer) is Linear and layer.product is None
+    return not plain or bool(layer._forward_hooks or layer._forward_pre_hooks)
 
 
 class Attention(Container):
@@ -122,6 +129,27 @@ class Attention(Container):
         grown = 1 + scale.beta * torch.log1p(torch.floor(positions / scale.length))
         return grown[:, None, :, None].to(query.dtype)
 
+    def attend_latent(
+        self, query: Tensor, key: Tensor, value: Tensor, latent: Tensor, shared: Tensor, expanded: Path, p: ForwardPass
+    ) -> Tensor:
+        """The same, where latents are remembered, and the part of the keys that all heads share; `expanded`: the module
+        that makes keys and values of latents."""
+        if p.cache is None:
+            return self._joined_heads(query, key, value, p.mask, p)
+        latent, shared = p.cache.update(latent, shared, self.cache_layer)
+        if latent.shape[2] == query.shape[2]:  # nothing comes before
+            return self._joined_heads(query, key, value, p.mask, p)
+        layer, split = part(self, expanded), (key.shape[3] - shared.shape[3], value.shape[3])
+        if is_hooked(layer):  # all keys and values are to be seen
+            made = layer(latent.squeeze(1)).unflatten(-1, (query.shape[1], -1)).transpose(1, 2)
+            untouched, value = made.split(split, -1)
+            key = torch.cat((untouched, shared.expand(-1, query.shape[1], -1, -1)), -1)
+            return self._joined_heads(query, key, value, p.mask, p)
+        to_key, to_value = torch.split(layer.weight.unflatten(0, (query.shape[1], -1)), split, 1)
+        untouched, turned = query.split((split[0], shared.shape[3]), -1)
+        query, key = torch.cat((untouched @ to_key, turned), -1), torch.cat((latent, shared), -1)
+        return self._joined_heads(query, key, latent, p.mask, p, to_value.mT)
+
     def _distance_bias(
         self, query: Tensor, key: Tensor, p: ForwardPass, distance_key: Tensor | None, distance_query: Tensor | None
     ) -> Tensor:
@@ -136,13 +164,20 @@ class Attention(Container):
             bias = bias + (key @ distance_query.mT).gather(-1, numbers.mT).mT
         return bias * self.scale
 
-    def _joined_heads(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, p: ForwardPass) -> Tensor:
+    def _joined_heads(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask, p: ForwardPass, after: Tensor | None = None
+    ) -> Tensor:
+        """`after`: what each head's weighted mean of values is multiplied with, (heads, value size, head_size)."""
         heads = attend(query, key, value, mask, self.scale, self.window, self.dropout_rate, self.softcap, self.sink_scores)
+        if after is not None:
+            heads = heads @ after
         if p.tap is not None:
-            heads = self._seen_heads(heads, query, key, value, mask, p)
+            heads = self._seen_heads(heads, query, key, value, mask, p, after)
         return heads.transpose(1, 2).reshape(len(query), query.shape[2], -1)
 
-    def _seen_heads(self, heads: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Mask, p: ForwardPass) -> Tensor:
+    def _seen_heads(
+        self, heads: Tensor, query: Tensor, key: Tensor, value: Tensor, mask: Mask, p: ForwardPass, after: Tensor | None
+    ) -> Tensor:
         """The sites of pattern and heads; the heads are computed from the pattern only where it is changed."""
         assert p.tap is not None
         site = self.site(f"{self.site_prefix}.pattern", p)
@@ -151,6 +186,7 @@ class Attention(Container):
             weights = p.tap.apply(site, weights)
             if p.tap.changes(site):
                 heads = weights @ value.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
+                heads = heads if after is None else heads @ after
         return self.at_site(f"{self.site_prefix}.heads", heads, p)
 
 

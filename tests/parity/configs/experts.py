@@ -13,6 +13,14 @@ GROUPED: dict[str, Any] = {
     "n_routed_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 36, "n_shared_experts": 2, "n_group": 3,
     "topk_group": 2, "routed_scaling_factor": 1.7, "first_k_dense_replace": 1,
 }  # fmt: skip
+LATENT: dict[str, Any] = {
+    **{name: value for name, value in SMALL.items() if name != "head_dim"},
+    "num_key_value_heads": 4, "kv_lora_rank": 24, "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 14,
+}  # fmt: skip
+YARN: dict[str, Any] = {
+    "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 32,
+    "beta_slow": 1, "mscale": 0.9, "mscale_all_dim": 0.7,
+}  # fmt: skip
 TINY: dict[str, dict[str, Any]] = {
     "mixtral": {**SMALL, "num_local_experts": 5, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.1},
     "qwen3_moe": {**SMALL, **EXPERTS, "moe_intermediate_size": 36, "norm_topk_prob": True, "mlp_only_layers": [1]},
@@ -28,12 +36,16 @@ TINY: dict[str, dict[str, Any]] = {
     "glm4_moe": {
         **SMALL, **GROUPED, "use_qk_norm": True, "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
     },
+    "deepseek_v2": {**LATENT, **GROUPED, "q_lora_rank": None, "topk_method": "group_limited_greedy"},
+    "deepseek_v3": {**LATENT, **GROUPED, "q_lora_rank": 20, "rope_parameters": YARN},
 }  # fmt: skip
 NOT_ON_GPU = dict.fromkeys(TINY, "has experts")
 NOT_SPLIT = {**dict.fromkeys(TINY, "it has experts"), "olmoe": "q_norm needs all of what would be divided"}
+NOT_SPLIT |= dict.fromkeys(("deepseek_v2", "deepseek_v3"), "all heads read one latent")
 HEADS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("mixtral", "qwen3_moe", "qwen2_moe", "gpt_oss"), DECODER_HEADS),
     **dict.fromkeys(("olmoe", "glm4_moe"), ("base", "causal")),
+    "deepseek_v2": ("base", "causal", "sequence"), "deepseek_v3": ("base", "causal", "sequence", "token"),
 }  # fmt: skip
 
 
@@ -110,7 +122,30 @@ def _glm4_moe(draw: random.Random) -> dict[str, Any]:
     return {**config, "rope_parameters": {**config["rope_parameters"], **share}}
 
 
+def _latent(draw: random.Random) -> dict[str, Any]:
+    sizes = {
+        "q_lora_rank": draw.choice([None, 12, 33]), "kv_lora_rank": draw.choice([8, 21, 32]),
+        "qk_nope_head_dim": draw.choice([4, 9, 16]), "qk_rope_head_dim": draw.choice([4, 6, 10]),
+        "v_head_dim": draw.choice([3, 8, 16]), "attention_bias": draw.random() < 0.4,
+    }  # fmt: skip
+    config = _grouped(draw, **sizes)
+    config["num_key_value_heads"] = config["num_attention_heads"]
+    sharper = draw.choice([{"mscale": 1.0, "mscale_all_dim": 1.0}, {"mscale": 0.7, "mscale_all_dim": 1.0}, {}])
+    return config | ({"rope_parameters": {**YARN, **sharper}} if draw.random() < 0.5 else {})
+
+
+def _deepseek_v2(draw: random.Random) -> dict[str, Any]:
+    config, method = _latent(draw), draw.choice(["greedy", "group_limited_greedy"])
+    del config["norm_topk_prob"]
+    even = {name: config[name] // 2 * 2 for name in ("kv_lora_rank", "qk_nope_head_dim")}  # else the reference cannot run
+    return {**config, **even, "topk_method": method}
+
+
+def _deepseek_v3(draw: random.Random) -> dict[str, Any]:
+    return {**_latent(draw), "rope_interleave": draw.random() < 0.7}
+
+
 RANDOM: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "qwen2_moe": _qwen2_moe, "olmoe": _olmoe, "gpt_oss": _gpt_oss,
-    "glm4_moe": _glm4_moe,
+    "glm4_moe": _glm4_moe, "deepseek_v2": _deepseek_v2, "deepseek_v3": _deepseek_v3,
 }  # fmt: skip

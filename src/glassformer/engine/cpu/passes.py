@@ -204,7 +204,7 @@ def _fill(native: NativeStep, step: ProgramStep, weights: NativeWeights) -> None
         native.kernel, native.kernel_bias = values, step.kernel_bias and weights.vector(step.kernel_bias)
     if step.vector is not None:
         native.vector = weights.vector(step.vector)
-    if (heads := step.distance_heads) is not None:
+    if (heads := step.head_matrices) is not None:
         values = weights.derived(heads, lambda: heads.values(lambda name: weights.stored(name).to_float32()))
         native.matrix_count, native.matrices[0] = 1, NativeMatrix(values, None, MatrixKind.F32, *heads.shape)
     if (buckets := step.distances) is not None:

@@ -44,6 +44,9 @@ def blueprint_reason(blueprint: Blueprint) -> str | None:
         "keeps a state": blueprint.state_size > 0,
         "has experts": bool(blueprint.routed_blocks),
         "has attention sinks": any(op.weights for op in blueprint.ops_of(Attend)),
+        "remembers latents in place of keys and values": any(
+            op.cached_shape(blueprint.ops).latent for op in blueprint.ops_of(Attend)
+        ),
         "scales its scores by position": any("position_scale" in op.options for op in blueprint.ops_of(Attend)),
         "takes distances off its scores": any("slopes" in op.options for op in blueprint.ops_of(Attend)),
         "has an activation with learned numbers": any(blueprint.ops_of(LearnedActivate)),

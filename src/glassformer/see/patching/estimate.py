@@ -85,7 +85,7 @@ def _both_texts(
     rows = [executor.open(pair.first.source)]
     try:
         if start:
-            names = ReadPrefix.sites(pair.first.model.blueprint.blocks)
+            names = ReadPrefix.sites(pair.first.model.blueprint)
             ids, watch_prefix = pair.first.ids, Watch(frozenset(names))
             feed = Feed(rows[0], ids[:start], Want.NONE, watch=watch_prefix, text_length=len(ids))
             (output,) = executor.run([feed])

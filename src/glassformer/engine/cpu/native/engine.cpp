@@ -210,7 +210,7 @@ class Engine {
                 case EMBED: embed(share, s); break;
                 case NORM: norm(share, s); break;
                 case MATMUL: matmul(share, s); break;
-                case DISTANCE_SCORES: distance_scores(share, s); break;
+                case HEAD_MATMUL: head_matmul(share, s); break;
                 case ROPE:
                 case KV_STORE: rope_kv_store(share, s); break;
                 case ROPE_KV_STORE:
@@ -643,22 +643,23 @@ class Engine {
     // Attention ---------------------------------------------------------------------------------------------------
 
     // Each head of all tokens with the rows of its own part of a matrix, scaled.
-    void distance_scores(Share& share, const Step& s) {
+    void head_matmul(Share& share, const Step& s) {
         const Matrix& all = s.matrices[0];
-        const int buckets = all.rows / s.heads, tiles = tiles_of(buckets);
+        const int rows = all.rows / s.heads, tiles = tiles_of(rows), rest = s.head_size - all.columns;
         share.parallel_for(s.heads * tiles, [&](int piece) {
             alignas(64) float out[TILE_FLOATS];
-            const int head = piece / tiles, tile = piece % tiles, count = std::min(TILE, buckets - tile * TILE);
+            const int head = piece / tiles, tile = piece % tiles, count = std::min(TILE, rows - tile * TILE);
+            const size_t from = s.query_offset + size_t(s.kv_heads == 1 ? 0 : head) * s.head_size, to = size_t(head) * (rows + rest);
             Matrix own = all;
-            own.data += size_t(head) * buckets * s.head_size * sizeof(float);
-            own.rows = buckets;
+            own.data += size_t(head) * rows * all.columns * sizeof(float);
+            own.rows = rows;
             for (int first = 0; first < pass_->token_count; first += MATMUL_TOKENS) {
                 const int tokens = std::min(MATMUL_TOKENS, pass_->token_count - first);
-                const float* values = row(s.input, first) + s.query_offset + size_t(head) * s.head_size;
-                k.matmul(own, tile, tokens, values, pass_->widths[s.input], {}, out);
-                for (int token = 0; token < tokens; ++token) {
-                    float* to = row(s.output, first + token) + size_t(head) * buckets + tile * TILE;
-                    for (int i = 0; i < count; ++i) to[i] = out[token * TILE + i] * s.scale;
+                k.matmul(own, tile, tokens, row(s.input, first) + from, pass_->widths[s.input], {}, out);
+                for (int token = first; token < first + tokens; ++token) {
+                    float* made = row(s.output, token) + to;
+                    for (int i = 0; i < count; ++i) made[tile * TILE + i] = out[(token - first) * TILE + i] * s.scale;
+                    if (rest && !tile) std::memcpy(made + rows, row(s.input, token) + from + all.columns, size_t(rest) * 4);
                 }
             }
         });
@@ -666,11 +667,13 @@ class Engine {
 
     KvPlane plane(const Feed& feed, const Step& s, int group) const {
         static constexpr int bytes[] = {4, 2, 2, 1};
-        const size_t scales = pass_->kv_dtype == KV_Q8 ? 2 * PAGE * 4 : 0;
-        const size_t one = 2 * size_t(PAGE) * s.head_size * bytes[pass_->kv_dtype] + scales;
+        const size_t scale = pass_->kv_dtype == KV_Q8 ? 4 : 0;
+        const size_t one = (s.latent ? 1 : 2) * size_t(PAGE) * (s.head_size * bytes[pass_->kv_dtype] + scale);
         const size_t offset = (size_t(s.layer) * s.kv_heads + group) * one;
-        return {s.cross_attention ? feed.source_pages : feed.pages, offset, s.head_size, pass_->kv_dtype};
+        return {s.cross_attention ? feed.source_pages : feed.pages, offset, s.head_size, pass_->kv_dtype, s.latent};
     }
+
+    static int value_size(const Step& s) { return s.latent ? s.latent : s.head_size; }
 
     // Head norms and RoPE of queries and keys; then keys and values are stored in their pages.
     void rope_kv_store(Share& share, const Step& s) {
@@ -685,7 +688,7 @@ class Engine {
         const int heads = s.heads / s.kv_heads;
         if (s.kind != KV_STORE) {
             norm_and_rope(s.query_norm, token, s, heads, at + s.query_offset + size_t(group) * heads * s.head_size);
-            norm_and_rope(s.key_norm, token, s, 1, key);
+            if (s.key_offset != NO_KEYS) norm_and_rope(s.key_norm, token, s, 1, key);
         }
         if (s.kind == ROPE) return;
         const int slot = f.start + f.offset + token - f.first_token;
@@ -831,15 +834,15 @@ class Engine {
             AttentionState states[QUERIES], chunk[QUERIES];
             const int queries = this->queries(s, block, q);
             for (int i = 0; i < queries; ++i) {
-                states[i] = {-INFINITY, 0.0f, worker.states.data() + size_t(i) * s.head_size};
-                chunk[i] = {-INFINITY, 0.0f, worker.states.data() + size_t(QUERIES + i) * s.head_size};
+                states[i] = {-INFINITY, 0.0f, worker.states.data() + size_t(i) * value_size(s)};
+                chunk[i] = {-INFINITY, 0.0f, worker.states.data() + size_t(QUERIES + i) * value_size(s)};
             }
             int low, high;
             key_range(q, queries, &low, &high);
             const KvPlane keys = plane(*block.feed, s, block.group);
             for (int first = low; first < high; first += CHUNK) {
                 k.attention(keys, queries, q, first, chunk, worker.scores.data());
-                for (int i = 0; i < queries; ++i) merge_into(states[i], chunk[i], s.head_size);
+                for (int i = 0; i < queries; ++i) merge_into(states[i], chunk[i], value_size(s));
             }
             write_heads(s, block, queries, states);
         });
@@ -857,7 +860,7 @@ class Engine {
             key_range(q, queries, &low, &high);
             if (first < low || first >= high) return;
             AttentionState chunk[QUERIES];
-            chunk_states(number, first / CHUNK, queries, s.head_size, chunk);
+            chunk_states(number, first / CHUNK, queries, value_size(s), chunk);
             k.attention(plane(*block.feed, s, block.group), queries, q, first, chunk, worker.scores.data());
             for (int i = 0; i < queries; ++i)
                 chunk_sums_[state_index(number, first / CHUNK) + i] = {chunk[i].maximum, chunk[i].total};
@@ -867,16 +870,16 @@ class Engine {
             Query q[QUERIES]{};
             AttentionState states[QUERIES], chunk[QUERIES];
             const int queries = this->queries(s, block, q);
-            for (int i = 0; i < queries; ++i) states[i] = {-INFINITY, 0.0f, worker.states.data() + size_t(i) * s.head_size};
+            for (int i = 0; i < queries; ++i) states[i] = {-INFINITY, 0.0f, worker.states.data() + size_t(i) * value_size(s)};
             int low, high;
             key_range(q, queries, &low, &high);
             for (int first = low; first < high; first += CHUNK) {
-                chunk_states(number, first / CHUNK, queries, s.head_size, chunk);
+                chunk_states(number, first / CHUNK, queries, value_size(s), chunk);
                 for (int i = 0; i < queries; ++i) {
                     const auto& sums = chunk_sums_[state_index(number, first / CHUNK) + i];
                     chunk[i].maximum = sums.first;
                     chunk[i].total = sums.second;
-                    merge_into(states[i], chunk[i], s.head_size);
+                    merge_into(states[i], chunk[i], value_size(s));
                 }
             }
             write_heads(s, block, queries, states);
@@ -903,9 +906,9 @@ class Engine {
     void write_heads(const Step& s, const QueryBlock& item, int queries, const AttentionState* states) {
         for (int i = 0; i < queries; ++i) {
             const int token = item.token + i / item.heads, head = item.head + i % item.heads;
-            float* out = row(s.output, token) + size_t(head) * s.head_size;
+            float* out = row(s.output, token) + size_t(head) * value_size(s);
             const float sink = s.sinks ? std::exp(s.sinks[head] - states[i].maximum) : 0.0f, total = states[i].total + sink;
-            for (int n = 0; n < s.head_size; ++n) out[n] = states[i].values[n] / total;
+            for (int n = 0; n < value_size(s); ++n) out[n] = states[i].values[n] / total;
         }
     }
 
@@ -934,7 +937,7 @@ class Engine {
             const int count = std::min(keys, s.cross_attention ? f.source_length : f.start + f.offset + f.token_count);
             for (int head = 0; head < s.heads; ++head)
                 k.weighted_values(plane(f, s, head / per), row(s.second_input, token) + size_t(head) * keys, count,
-                                  row(s.output, token) + size_t(head) * s.head_size, workers_[share.thread()].scores.data());
+                                  row(s.output, token) + size_t(head) * value_size(s), workers_[share.thread()].scores.data());
         });
     }
 

@@ -38,7 +38,8 @@ enum StepKind : int32_t {
     COPY,               // to the output's columns from output_offset on
     SUM_OVER_RANKS,     // of engines that run on several ranks; not here
     GATE,               // an activation of the input, times the second input's columns from `column` on
-    DISTANCE_SCORES,    // each head of the input with all rows that its part of a matrix has: one for each bucket of distances
+    HEAD_MATMUL,        // each head of the input, or the one that there is, with all rows that its part of a matrix has; what a
+                        // head has beyond the matrix' columns comes after them, as it is
     ROUTE,              // a router's scores to each expert's share, 0 for those not chosen
     EXPERT_MATMUL,      // a product of each chosen expert, side by side in the output
     EXPERT_SUM,         // the sum of those, each times its share
@@ -60,6 +61,7 @@ constexpr uint8_t MXFP4_VALUES[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10
 constexpr int NOT_NUMBERS = -1;  // in place of the best token
 constexpr int NO_ROPE = -1;    // in place of a rope table's number
 constexpr int NO_BUFFER = -1;  // in place of a buffer's
+constexpr int NO_KEYS = -1;    // in place of the column where keys begin: there are queries alone
 
 struct Matrix {
     const uint8_t* data;
@@ -85,6 +87,7 @@ struct Step {
     Norm query_norm, key_norm;  // of heads
     int32_t query_offset, key_offset, value_offset;  // columns where they begin in the input
     int32_t layer, heads, kv_heads, head_size;
+    int32_t latent;             // values are the first so many numbers of the cached keys; 0: they are cached beside them
     int32_t window, causal, cross_attention;  // window 0: none; cross_attention: keys and values of the source
     int32_t rope;               // number of a rope table, or NO_ROPE
     int32_t position_offset;    // the row that the first token has in a table of positions; -1: there is no such table

@@ -1041,7 +1041,8 @@ void rope(const float* table, int size, bool interleaved, float* head) {
 // Attention -------------------------------------------------------------------------------------------------------
 //
 // In a page, a plane holds the keys of 64 tokens transposed, (head_size, PAGE), so that one vector serves W keys; then their
-// values, (PAGE, head_size); then, where they have eight bits, a scale for each key and each value.
+// values, (PAGE, head_size); then, where they have eight bits, a scale for each key and each value. Of latents it has the keys
+// alone: their first numbers are the values.
 
 template <int S> struct KvElement;
 template <> struct KvElement<KV_F32> : AsF32 {
@@ -1067,9 +1068,9 @@ template <int S> struct KvPage {
     KvPage(const KvPlane& plane, int page) {
         const uint8_t* at = plane.pages[page] + plane.offset;
         keys = reinterpret_cast<const type*>(at);
-        values = keys + PAGE * plane.head_size;
+        values = keys + (plane.latent ? 0 : PAGE * plane.head_size);
         key_scales = reinterpret_cast<const float*>(values + PAGE * plane.head_size);
-        value_scales = key_scales + PAGE;
+        value_scales = key_scales + (plane.latent ? 0 : PAGE);
     }
 };
 
@@ -1087,6 +1088,12 @@ template <int S> void kv_store_as(const KvPlane& plane, int slot, const float* k
     const KvPage<S> page(plane, slot / PAGE);
     using type = typename KvPage<S>::type;
     type* keys = const_cast<type*>(page.keys) + slot % PAGE;
+    if (plane.latent) {
+        float inverse = 1.0f;
+        if constexpr (S == KV_Q8) inverse = inverse_scale(key, plane.head_size, const_cast<float*>(page.key_scales) + slot % PAGE);
+        for (int i = 0; i < plane.head_size; ++i) KvElement<S>::put(key[i], inverse, keys + size_t(i) * PAGE);
+        return;
+    }
     type* values = const_cast<type*>(page.values) + slot % PAGE * plane.head_size;
     float by_key = 1.0f, by_value = 1.0f;
     if constexpr (S == KV_Q8) {
@@ -1228,6 +1235,35 @@ void accumulate_page(const typename KvElement<S>::type* values, int size, int co
     });
 }
 
+// The same for values that are numbers of the keys, of a whole chunk: (CHUNK) numbers of one column after another. A key always
+// has the same lane in the sums, so that these do not depend on how many keys there are.
+template <int S, int R>
+NOINLINE void accumulate_latents(const KvPlane& plane, int first, int count, const float* weights, AttentionState* states) {
+    using type = typename KvPage<S>::type;
+    const type* columns[CHUNK / PAGE];
+    for (int at = 0; at < count; at += PAGE) columns[at / PAGE] = KvPage<S>(plane, (first + at) / PAGE).keys;
+    const int whole = count / W * W, rest = count - whole;
+    float last[R][W] = {};  // weights of a vector that is not full
+    for (int r = 0; r < R; ++r)
+        for (int i = 0; i < rest; ++i) last[r][i] = weights[r * CHUNK + whole + i];
+    for (int column = 0; column < plane.latent; ++column) {
+        F total[R];
+        UNROLLED for (int r = 0; r < R; ++r) total[r] = set(0.0f);
+        for (int at = 0; at < whole; at += W) {
+            const F x = KvElement<S>::vector(columns[at / PAGE] + size_t(column) * PAGE + at % PAGE);
+            UNROLLED for (int r = 0; r < R; ++r) total[r] = fma(x, load(weights + r * CHUNK + at), total[r]);
+        }
+        if (rest) {  // what comes after it in the page need not be numbers
+            const type* from = columns[whole / PAGE] + size_t(column) * PAGE + whole % PAGE;
+            float values[W] = {};
+            for (int i = 0; i < rest; ++i) values[i] = KvElement<S>::one(from + i);
+            const F x = load(values);
+            UNROLLED for (int r = 0; r < R; ++r) total[r] = fma(x, load(last[r]), total[r]);
+        }
+        UNROLLED for (int r = 0; r < R; ++r) states[r].values[column] = reduce_add(total[r]);
+    }
+}
+
 // A few queries read a page as it is stored; for many it is expanded first, so that they need not do so again and again.
 template <int S> constexpr bool read_in_place(int queries) { return S == KV_F32 || queries <= QUERY_BLOCK; }
 
@@ -1313,7 +1349,7 @@ void softmax_weights(float* scores, int count, AttentionState& state) {
 template <int S>
 void attention_as(const KvPlane& plane, int queries, const Query* query, int first, AttentionState* states, float* scratch) {
     float* page_scratch = scratch + QUERIES * CHUNK;
-    const int size = plane.head_size;
+    const int size = plane.value_size();
     int high = 0;
     for (int q = 0; q < queries; ++q) high = query[q].end_key > high ? query[q].end_key : high;
     const int count = min(CHUNK, high - first);
@@ -1321,6 +1357,14 @@ void attention_as(const KvPlane& plane, int queries, const Query* query, int fir
     for (int q = 0; q < queries; ++q) {
         softmax_weights(scratch + q * CHUNK, round_up(count, EXPS * W), states[q]);
         for (int i = 0; i < size; ++i) states[q].values[i] = 0.0f;
+    }
+    if (plane.latent) {
+        if constexpr (S == KV_Q8)
+            for (int at = 0; at < count; at += PAGE)
+                multiply_rows(queries, min(PAGE, count - at), KvPage<S>(plane, (first + at) / PAGE).value_scales, scratch + at);
+        return for_query_blocks(queries, [&](auto block, int query_at) {
+            accumulate_latents<S, block>(plane, first, count, scratch + query_at * CHUNK, states + query_at);
+        });
     }
     for (int at = 0; at < count; at += PAGE) {
         const KvPage<S> page(plane, (first + at) / PAGE);
@@ -1376,7 +1420,22 @@ void attention_pattern(const KvPlane& plane, int queries, const Query* query, in
 // A head from given attention weights.
 template <int S> void weighted_values_as(const KvPlane& plane, const float* pattern, int keys, float* out, float* scratch) {
     AttentionState state{0.0f, 1.0f, out};
-    for (int i = 0; i < plane.head_size; ++i) out[i] = 0.0f;
+    for (int i = 0; i < plane.value_size(); ++i) out[i] = 0.0f;
+    if (plane.latent) {
+        float *part = scratch + CHUNK, *weights = scratch;
+        for (int first = 0; first < keys; first += CHUNK) {
+            const int count = min(CHUNK, keys - first);
+            std::memcpy(weights, pattern + first, size_t(count) * 4);
+            for (int i = count; i < CHUNK; ++i) weights[i] = 0.0f;
+            if constexpr (S == KV_Q8)
+                for (int at = 0; at < count; at += PAGE)
+                    multiply_rows(1, min(PAGE, count - at), KvPage<S>(plane, (first + at) / PAGE).value_scales, weights + at);
+            AttentionState own{0.0f, 1.0f, part};
+            accumulate_latents<S, 1>(plane, first, count, weights, &own);
+            for (int i = 0; i < plane.latent; ++i) out[i] += part[i];
+        }
+        return;
+    }
     for (int at = 0; at < keys; at += PAGE) {
         const KvPage<S> page(plane, at / PAGE);
         const int keys_here = min(PAGE, keys - at);

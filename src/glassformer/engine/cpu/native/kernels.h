@@ -40,13 +40,16 @@ struct Query {                   // one head of one token, and the keys that it 
 
 struct AttentionState {    // of an online softmax over a chunk of keys
     float maximum, total;  // of the scores, and of exp(score - maximum); a maximum of minus infinity: no key was visible
-    float* values;         // (head_size): the weighted sum of values, not yet divided by the total
+    float* values;         // (value size): the weighted sum of values, not yet divided by the total
 };
 
 struct KvPlane {           // keys and values of one layer and KV head, page by page
     const uint8_t* const* pages;
     size_t offset;         // of the plane in a page
     int32_t head_size, kv_dtype;
+    int32_t latent;        // values are the first so many numbers of the keys; 0: they lie behind them
+
+    int value_size() const { return latent ? latent : head_size; }
 };
 
 struct SoftmaxSums {  // of scores, each `depth` below the best of them
