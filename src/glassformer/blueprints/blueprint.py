@@ -19,7 +19,7 @@ from glassformer.ops.add import build_add, build_identity, build_scale
 from glassformer.ops.attend import Attend, build_attend
 from glassformer.ops.causal_conv import build_causal_conv
 from glassformer.ops.columns import build_columns
-from glassformer.ops.embed import build_embed
+from glassformer.ops.embed import Embed, build_embed
 from glassformer.ops.experts import ExpertGate, build_expert_gate, build_expert_linear, build_route
 from glassformer.ops.gate import build_fused_gate, build_gate, build_gated
 from glassformer.ops.heads import build_fused_heads, build_heads, build_heads_at, build_separate_heads
@@ -91,6 +91,14 @@ class Blueprint:
     def caching_layers(self, stack: str = "") -> int:
         """How many layers of a stack have keys and values that an engine keeps."""
         return sum(op.caches_keys and op.stack == stack and not op.cross for op in self.ops_of(TokenMixer))
+
+    @property
+    def token_table(self) -> Weight:
+        """The vectors of its tokens."""
+        return next(self.ops_of(Embed)).weights[0]
+
+    def check_equations(self, what: str) -> None:
+        """Refuse what reads the equations of the ops, where there are none; `what`: in the words of a message."""
 
     @cached_property
     def attention_patterns(self) -> tuple[str, ...]:

@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 
 from glassformer.blueprints.blueprint import Blueprint
 from glassformer.blueprints.config import Config, Head
-from glassformer.ground.errors import ConfigError
-from glassformer.ground.sites import ENCODER, ModelSites, axes
+from glassformer.blueprints.synonyms import IN_BLOCK, SHORT
+from glassformer.ground.errors import ConfigError, SiteError
+from glassformer.ground.sites import ENCODER, ModelSites, Synonyms, axes
 from glassformer.ops.computed import Computed
 from glassformer.ops.op import Op, Shape, Weight
 
@@ -104,6 +105,7 @@ class FoundSite:
 class BridgedBlueprint(Blueprint):
     """What can be seen of a model that transformers computes."""
 
+    table: Weight = field(default_factory=lambda: Weight("", (0, 0)))  # the vectors of its tokens
     all_weights: tuple[Weight, ...] = ()
     modules: Mapping[str, str] = field(default_factory=dict)  # "module:" and a name, to its site
 
@@ -111,18 +113,41 @@ class BridgedBlueprint(Blueprint):
     def weights(self) -> tuple[Weight, ...]:
         return self.all_weights
 
+    @property
+    def token_table(self) -> Weight:
+        return self.table
+
+    def check_equations(self, what: str) -> None:
+        raise SiteError(
+            f"{what} follow from the equations of each layer, and a {self.model_type} model has no file here: {LIBRARY} "
+            f"computes it, and shows what goes into its modules and what comes out. Its sites: glass look --sites."
+        )
+
     @cached_property
     def attention_patterns(self) -> tuple[str, ...]:
         return tuple(site for site in self.sites if site.endswith(".pattern"))
 
     @cached_property
+    def synonyms(self) -> Synonyms:
+        """TransformerLens' names of what was found: of no other place is it known that the numbers are the same."""
+        hooks = ("hook_resid_post", "hook_attn_out", "hook_mlp_out", "attn.hook_pattern")
+        found: dict[str, str] = {}
+        for hook in hooks:
+            for index in range(self.blocks):
+                site = f"blocks.{index}.{IN_BLOCK[hook]}"
+                if site in self.sites:
+                    shorts = SHORT.get(hook, ())
+                    found |= dict.fromkeys((f"blocks.{index}.{hook}", *(f"{short}.{index}" for short in shorts)), site)
+        return Synonyms(found)
+
+    @cached_property
     def site_names(self) -> ModelSites:
-        return ModelSites.of(self.sites, self.blocks, modules=lambda: self.modules)
+        return ModelSites.of(self.sites, self.blocks, (), lambda: self.synonyms, lambda: self.modules)
 
 
 def bridged_blueprint(
     config: BridgedConfig, head: Head, found: Sequence[FoundSite], blocks: int, encoder_blocks: int,
-    weights: Mapping[str, tuple[int, ...]], modules: Mapping[str, str],
+    weights: Mapping[str, tuple[int, ...]], table: str, modules: Mapping[str, str],
 ) -> BridgedBlueprint:  # fmt: skip
     """The blueprint of what was found, in the order of a pass. A weight belongs to the first op whose module has it."""
     ops: list[Op] = []
@@ -147,6 +172,7 @@ def bridged_blueprint(
         )  # fmt: skip
     return BridgedBlueprint(
         config.model_type, head, tuple(ops), blocks, encoder_blocks, (),
+        Weight(table, weights.get(table, (config.vocab_size, config.hidden_size))),
         tuple(Weight(name, size) for name, size in weights.items()), modules,
     )  # fmt: skip
 

@@ -21,6 +21,7 @@ def open_files(name: str, *, weights: bool) -> ModelFiles:
     from glassformer.checkpoint import open_at
     from glassformer.checkpoint.catalogue import CATALOGUE, Hub
     from glassformer.checkpoint.locate import local_path
+    from glassformer.engine.bridge.files import bridged
     from glassformer.model_files import ModelFiles, locate_finished, open_model
 
     common.log_to_stderr()
@@ -33,7 +34,7 @@ def open_files(name: str, *, weights: bool) -> ModelFiles:
         if is_adapter(path):
             return open_model(name, progress=progress)  # its base with it
     checkpoint: Checkpoint = ConfigOnly(path) if path.suffix == ".json" else open_at(path)
-    return ModelFiles(name, checkpoint)
+    return bridged(ModelFiles(name, checkpoint))
 
 
 @dataclass

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from glassformer.blueprints import Blueprint
 from glassformer.ground.arguments import checked
-from glassformer.ground.errors import InputError, did_you_mean
+from glassformer.ground.errors import InputError, SiteError, did_you_mean
 from glassformer.ground.operations import about, operation
 from glassformer.ground.progress import Progress
 from glassformer.ground.sites import ENCODER
@@ -557,6 +557,11 @@ def layers_and_heads(reading: Activations, kind: AttentionKind) -> tuple[int, in
     if kind != "self" and not blueprint.encoder_blocks:
         raise InputError(f"{reading.model.name} is no encoder-decoder: it has self-attention only.")
     layers = blueprint.encoder_blocks if kind == "encoder" else blueprint.blocks
+    if absent := [site for index in range(layers) if (site := SITES[kind].format(index)) not in blueprint.sites]:
+        raise SiteError(
+            f"{reading.model.name} has no site {absent[0]!r}, and this view shows the patterns of every layer. Take "
+            "reading.at(…) for those that there are."
+        )
     heads = blueprint.sites[SITES[kind].format(0)][1]
     assert isinstance(heads, int)
     return layers, heads
@@ -614,8 +619,8 @@ def attention_maps(
             if sink_maps is not None and site in sinks:
                 sink_maps[place] = np.round(255 * sink_weights(value)).astype(np.uint8)
     masks = {op.inner_site("pattern"): op.options for op in reading.model.blueprint.ops_of(Attend)}
-    causal = kind == "self" and bool(masks[sites[0]]["causal"])
-    windows = tuple(masks[site]["window"] for site in sites)
+    causal = kind == "self" and bool(masks.get(sites[0], {"causal": reading.model.writes})["causal"])
+    windows = tuple(masks[site]["window"] if site in masks else None for site in sites)
     return AttentionMaps(
         reading.model.name, kind, attention_kinds(reading), layers, count, start_layer, queries, keys, causal, windows,
         maps.tobytes(), sinks=None if sink_maps is None else sink_maps.tobytes(),

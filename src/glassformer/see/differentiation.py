@@ -65,6 +65,7 @@ class Differentiation:
             raise InputError(
                 f"{model.name} reads one text in its encoder and its decoder, by ids, so it has no gradient of each token."
             )
+        model.blueprint.check_equations("gradients of tokens and sites")
         self.reading, self.model, self.module = reading, model, model.packed_module
         stacks = [reading.ids] if reading.source is None else [reading.source, reading.ids]
         self.ids = [torch.tensor([stack], device=self.module.device) for stack in stacks]

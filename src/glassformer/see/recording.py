@@ -17,7 +17,7 @@ from typing import Any
 from glassformer.decoding import Step
 from glassformer.decoding.settings import json_value
 from glassformer.decoding.waterfall import TAIL_WIDTH
-from glassformer.ground.errors import GlassError, InputError
+from glassformer.ground.errors import GlassError, InputError, SiteError
 from glassformer.ground.operations import operation
 from glassformer.ground.progress import NamedProgress
 from glassformer.page.document import Page, Paragraph, TokenStrip
@@ -203,7 +203,7 @@ def record_slices(reading: Activations) -> dict[str, View]:
     A text that is too long for that has none of it.
     """
     slices: dict[str, View] = {}
-    with suppress(InputError):
+    with suppress(InputError, SiteError):
         maps = attention_maps(reading)
         slices = {f"attention-maps/{kind}": attention_maps(reading, kind=kind) for kind in maps.kinds if kind != maps.kind}
         slices[f"attention-maps/{maps.kind}"] = maps

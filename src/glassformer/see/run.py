@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
+
+from glassformer.ground.errors import SiteError
 from glassformer.ground.operations import operation
 from glassformer.page.document import Collapsible, Heading, Page, PagePart, Paragraph, Preformatted, TokenStrip
 from glassformer.page.format import format_seconds, pluralize, reveal, visible
@@ -45,18 +49,24 @@ def page(run: RunLike, everything: bool = False) -> Page:
         ]
     parts.append(Collapsible("the prompt, as the model saw it", (Preformatted(reveal(run.prompt)),)))
     if run.steps:
-        attributed = attribution_of_run(run)
-        title = f"logit attribution: which parts wrote {visible(attributed.text)}, the first token"
-        parts += [
-            Collapsible("the lens: what each layer would predict", lens_of_run(run).page().body),
-            Collapsible(title, attributed.page(everything).body),
-            Collapsible("attention: all heads", heads(reading).page().body),
-        ]
-        if len(reading) <= MAX_MAP_TOKENS:
-            parts.append(Collapsible("attention: the mean of all layers", attention(reading).page(everything).body))
+        parts += _inside_parts(run, reading, everything)
     parts.append(Collapsible("the journey of the prompt to the first token", journey_of_run(run).page(everything).body))
     parts.append(Collapsible("the receipt", receipt(run).page(everything).body))
     return Page(f"A run of {run.model.name}", tuple(parts))
+
+
+def _inside_parts(run: RunLike, reading: Activations, everything: bool) -> Iterator[Collapsible]:
+    """The lens, attribution and attention, as far as the model's sites and equations are known."""
+    with suppress(SiteError):
+        yield Collapsible("the lens: what each layer would predict", lens_of_run(run).page().body)
+    with suppress(SiteError):
+        attributed = attribution_of_run(run)
+        title = f"logit attribution: which parts wrote {visible(attributed.text)}, the first token"
+        yield Collapsible(title, attributed.page(everything).body)
+    with suppress(SiteError):
+        yield Collapsible("attention: all heads", heads(reading).page().body)
+        if len(reading) <= MAX_MAP_TOKENS:
+            yield Collapsible("attention: the mean of all layers", attention(reading).page(everything).body)
 
 
 def _summary(run: RunLike) -> str:

@@ -20,7 +20,6 @@ from glassformer.ground.arguments import checked, checked_class
 from glassformer.ground.candidates import Candidates
 from glassformer.ground.errors import InputError, did_you_mean
 from glassformer.ground.operations import about, operation
-from glassformer.ops.embed import Embed
 from glassformer.page.document import Column, Page, Paragraph, Style, Table, TableRow
 from glassformer.page.format import format_percent, pluralize, reveal_line, visible
 from glassformer.see.protocols import ModelLike
@@ -131,7 +130,7 @@ def vocabulary(tokenizer: Tokenizer, blueprint: Blueprint | None = None) -> Voca
     trained, listed = tokenizer.vocab_size, len(tokenizer)
     if blueprint is None:
         return VocabularySizes(trained, listed)
-    rows = next(blueprint.ops_of(Embed)).weights[0].shape[0]
+    rows = blueprint.token_table.shape[0]
     scored = blueprint.ops[-1].shape[-1] if blueprint.head in SCORING else None
     assert scored is None or isinstance(scored, int)
     added = sum(token_id >= max(rows, trained) for token_id in tokenizer.get_added_vocab().values())

@@ -40,7 +40,11 @@ class FillMaskTask(ForwardTask):
     def forward(self, **inputs: Any) -> Any:
         """Only the gaps are scored: a vocabulary's scores for every token would be most of the work."""
         gaps = inputs["input_ids"] == self.tokenizer.mask_token_id
-        return self.model.module(**inputs, logits_to_keep=gaps.nonzero(as_tuple=True))
+        places = gaps.nonzero(as_tuple=True)
+        output = self.model.module(**inputs, logits_to_keep=places)
+        if output.logits.ndim == 3:  # a model of another library scores every token
+            output.logits = output.logits[places]
+        return output
 
     def split_output(self, output: Any, rows: Sequence[EncodedRow]) -> list[Any]:
         scores = output.logits.float().cpu().numpy()

@@ -344,5 +344,5 @@ def _cropped(state: State, length: int) -> State | None:
     layers = getattr(caches[0], "layers", None)
     if not layers or any(type(layer).__name__ != "DynamicLayer" for layer in layers):
         return None
-    caches[0].crop(length)
+    caches[0].crop(length - state.length)  # by a negative number: so many of the last
     return State(state.cache, length)

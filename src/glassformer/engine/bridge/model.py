@@ -76,8 +76,14 @@ class BridgedModel:
         sites = module_sites(names, lambda name: bool(inside) and f"{name}.".startswith(inside))
         weights = {name: tuple(weight.shape) for name, weight in self.module.named_parameters()}
         return bridged_blueprint(
-            self.config, self.head, found.sites, found.blocks, found.encoder_blocks, weights, sites
+            self.config, self.head, found.sites, found.blocks, found.encoder_blocks, weights, self._table, sites
         )  # fmt: skip
+
+    @property
+    def _table(self) -> str:
+        """The name of the vectors of its tokens."""
+        weight = self.module.get_input_embeddings().weight  # type: ignore[operator]
+        return next((name for name, own in self.module.named_parameters() if own is weight), "")
 
     @property
     def device(self) -> torch.device:

@@ -135,7 +135,7 @@ def exchanges(word: Word, likely: Sequence[int], reading: Activations, ids: Sequ
 
 def embeddings(reading: Activations, tokens: Sequence[int]) -> Floats:
     """The vectors of some tokens, each of length one."""
-    table = reading.model.weight(reading.model.blueprint.ops[0].weights[0].name, list(tokens))
+    table = reading.model.weight(reading.model.blueprint.token_table.name, list(tokens))
     assert table is not None
     table = table.reshape(len(table), -1)
     unit: Floats = table / np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-9)
