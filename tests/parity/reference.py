@@ -72,7 +72,15 @@ def build(model_type: str, head: str = "CausalLM", dtype: torch.dtype = torch.fl
     model = auto(head).from_config(config(model_type, **changes), dtype=dtype, attn_implementation="eager").eval()
     generator = torch.Generator().manual_seed(7)
     norms = {module for module in model.modules() if "Norm" in type(module).__name__}
-    added_to_one = ("GemmaRMSNorm", "Gemma2RMSNorm", "Gemma3RMSNorm", "NemotronLayerNorm1P", "Qwen3_5RMSNorm")
+    added_to_one = (
+        "GemmaRMSNorm",
+        "Gemma2RMSNorm",
+        "Gemma3RMSNorm",
+        "NemotronLayerNorm1P",
+        "Qwen3_5RMSNorm",
+        "Qwen3_5MoeRMSNorm",
+        "Qwen3NextRMSNorm",
+    )
     centred = {module for module in norms if type(module).__name__ in added_to_one}
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -18,14 +18,17 @@ class Config(gated_delta.Config):
     }  # fmt: skip
 
 
+LAYERS = {  # how PyTorch shows them
+    "layers.*": "DecoderLayer linear_attn self_attn mlp",
+    "linear_attn": "GatedDeltaNet conv1d norm out_proj",
+}
 FAMILY = replace(
     llama.FAMILY,
     name="Qwen3_5",
     heads=("causal", "sequence"),
-    modules={**llama.FAMILY.modules, "layers.*": "DecoderLayer linear_attn self_attn mlp",
-             "linear_attn": "GatedDeltaNet conv1d norm out_proj"},
+    modules={**llama.FAMILY.modules, **LAYERS},
     class_suffixes={"Model": "TextModel", "ForSequenceClassification": "TextForSequenceClassification"},
-)  # fmt: skip
+)
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:

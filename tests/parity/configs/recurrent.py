@@ -14,9 +14,21 @@ TINY: dict[str, dict[str, Any]] = {
         "layer_types": None, "full_attention_interval": 2,
     },
 }  # fmt: skip
+ROUTED = {
+    "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 20, "shared_expert_intermediate_size": 24,
+}  # fmt: skip
+TINY["qwen3_5_moe_text"] = {
+    name: value for name, value in TINY["qwen3_5_text"].items() if name != "intermediate_size"
+} | ROUTED
+TINY["qwen3_next"] = {**TINY["qwen3_5_text"], **ROUTED, "mlp_only_layers": [1]}
+EXPERTS = ("qwen3_5_moe_text", "qwen3_next")
 NOT_ON_GPU = dict.fromkeys(TINY, "keeps a state")
 NOT_SPLIT = dict.fromkeys(TINY, "its state is not divided")
-HEADS: dict[str, tuple[str, ...]] = {"qwen3_5_text": ("base", "causal", "sequence")}
+HEADS: dict[str, tuple[str, ...]] = {
+    "qwen3_5_text": ("base", "causal", "sequence"),
+    "qwen3_5_moe_text": ("base", "causal"),
+    "qwen3_next": ("base", "causal", "sequence", "token", "question"),
+}
 
 
 def _qwen3_5_text(draw: random.Random) -> dict[str, Any]:
@@ -39,4 +51,22 @@ def _qwen3_5_text(draw: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
-RANDOM = {"qwen3_5_text": _qwen3_5_text}
+def _experts(draw: random.Random) -> dict[str, Any]:
+    experts = draw.randint(3, 7)
+    return {
+        "num_experts": experts, "num_experts_per_tok": draw.randint(1, 3), "moe_intermediate_size": draw.choice([12, 24]),
+        "shared_expert_intermediate_size": draw.choice([12, 28]),
+    }  # fmt: skip
+
+
+def _qwen3_5_moe_text(draw: random.Random) -> dict[str, Any]:
+    return {**_qwen3_5_text(draw), **_experts(draw)}
+
+
+def _qwen3_next(draw: random.Random) -> dict[str, Any]:
+    drawn = {**_qwen3_5_text(draw), **_experts(draw)}
+    dense = draw.choice([{}, {"mlp_only_layers": [0]}, {"decoder_sparse_step": 2}])
+    return {**drawn, "norm_topk_prob": draw.random() < 0.7, **dense}
+
+
+RANDOM = {"qwen3_5_text": _qwen3_5_text, "qwen3_5_moe_text": _qwen3_5_moe_text, "qwen3_next": _qwen3_next}
