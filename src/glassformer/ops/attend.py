@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,25 +40,7 @@ from glassformer.ops.recorder import Recorder, Value
 from glassformer.ops.rope import Rope
 from glassformer.ops.rotate import Rotate
 from glassformer.ops.split import contiguous, head_parts
-from glassformer.ops.token_mixer import TokenMixer
-
-
-class HeadValues(Protocol):
-    """What attention reads at one position of a text."""
-
-    @property
-    def ops(self) -> Sequence[Op]: ...
-
-    @property
-    def config(self) -> Any: ...
-
-    def token(self, op: Op) -> TokenContext: ...
-
-    def value(self, op: int) -> Floats: ...
-
-    def keys(self, op: int) -> Floats:
-        """What an attention compares its queries with: (groups, keys, head_size)."""
-
+from glassformer.ops.token_mixer import HeadValues, TokenMixer
 
 GROWN = ("position_scale", "slopes")  # options that few have: with position and distance
 OPTIONS = ("causal", "window", "scale", "cross", "softcap", *GROWN, "shares", "shared")

@@ -13,25 +13,28 @@ Inputs: query, key, value, decay, write. Options: delta, scale.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from glassformer.engine.program import BufferShape, NormRef, PatternChange, SiteLocation, StateLocation, StepKind
 from glassformer.ops.heads import ProjectToHeads
 from glassformer.ops.module_steps import Values, path_of, step
 from glassformer.ops.norm import Norm
-from glassformer.ops.op import Array, Op, TokenContext, integer
+from glassformer.ops.op import ArithmeticDraft, Array, Floats, Op, TokenContext, integer
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value
-from glassformer.ops.token_mixer import TokenMixer
+from glassformer.ops.token_mixer import HeadValues, TokenMixer
 
 
 class Recur(TokenMixer):
     __slots__ = ()
     kind = "recur"
+    linear_values = False  # they come out of a convolution and its activation
 
     @property
     def key_size(self) -> int:
@@ -78,21 +81,30 @@ class Recur(TokenMixer):
 
     def pattern_row(self, query: Array, token: TokenContext) -> Array:
         """How much of each token's value so far is in the output at a token: (heads, tokens)."""
+        return np.stack([reads.weights for reads in self._reads(query, token)])
+
+    def scores(self, values: HeadValues, index: int, head: int) -> StateReads:
+        """A head's effective weights, from the position."""
+        return self._reads(values.value(self.inputs[0]), values.token(self), [head])[0]
+
+    def _reads(self, query: Array, token: TokenContext, heads: Iterable[int] | None = None) -> list[StateReads]:
+        """From a token back: what of a head's query is left when it comes to each one, and what it finds there."""
         assert token.everywhere is not None, "a state needs what was written at earlier tokens"
-        heads, count = self.head_shape[0], token.position + 1
-        keys = token.everywhere(self.inputs[1])[:, :count].astype(np.float64)
-        keys = keys.repeat(heads // len(keys), 0)
+        count, (every, size) = token.position + 1, self.state_shape[:2]
+        all_keys = token.everywhere(self.inputs[1])[:, :count].astype(np.float64)
         decays, writes = (token.everywhere(source)[:count].astype(np.float64) for source in self.inputs[3:])
-        reading = query.astype(np.float64).repeat(heads // len(query), 0) * self.options["scale"]
-        weights = np.zeros((heads, count))
-        for place in range(count - 1, -1, -1):
-            key = keys[:, place]
-            found = writes[place] * (reading * key).sum(-1)
-            weights[:, place] = found
-            if self.options["delta"]:
-                reading = reading - found[:, None] * key
-            reading = reading * decays[place].reshape(heads, -1)
-        return np.asarray(weights, np.float32)
+        reads = []
+        for head in range(every) if heads is None else heads:
+            key_head = head * len(all_keys) // every
+            keys, kept = all_keys[key_head], decays.reshape(count, every, -1)[:, head]
+            readings, left = np.zeros((count, size)), query[key_head].astype(np.float64) * self.options["scale"]
+            for place in range(count - 1, -1, -1):
+                readings[place] = left
+                if self.options["delta"]:
+                    left = left - writes[place, head] * (left @ keys[place]) * keys[place]
+                left = left * kept[place]
+            reads.append(StateReads(np.asarray(query[key_head], np.float32), keys, key_head, readings, writes[:, head]))
+        return reads
 
     # In PyTorch -------------------------------------------------------------------------------------------------
 
@@ -158,6 +170,37 @@ class Recur(TokenMixer):
 
     def split(self, splitter: Any, index: int) -> None:
         raise splitter.cannot_split(self, "its state is not divided among processes")
+
+
+@dataclass(frozen=True)
+class StateReads:
+    """What a head reads of what each token wrote to its state, from one position."""
+
+    query: Floats
+    keys: Array  # (tokens, key_size)
+    key_head: int
+    readings: Array  # (tokens, key_size): the scaled query, as it comes to each token's write
+    writes: Array  # (tokens)
+    sink: float = -math.inf
+
+    @property
+    def scores(self) -> Floats:
+        return np.asarray((self.readings * self.keys).sum(-1), np.float32)
+
+    @property
+    def weights(self) -> Floats:
+        return np.asarray((self.readings * self.keys).sum(-1) * self.writes, np.float32)
+
+    @property
+    def visible(self) -> npt.NDArray[np.bool_]:
+        return np.ones(len(self.keys), bool)
+
+    def explain(self, e: ArithmeticDraft, key: int) -> None:
+        """How the weight of one token's value came to be."""
+        name = "q, decayed and cleared on its way back"
+        product = e.dot_product("q · k", (name, self.readings[key]), ("k", self.keys[key]), every=True)
+        score = e.step("q · k", f"{len(self.query)} terms, of what the tokens between have left of q", product)
+        e.step("weight", f"× {self.writes[key]:.4f}, how strongly this token was written", score * self.writes[key])
 
 
 @dataclass

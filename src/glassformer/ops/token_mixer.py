@@ -2,11 +2,63 @@
 
 from __future__ import annotations
 
-from glassformer.ops.op import Op, integer
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.ops.op import ArithmeticDraft, Floats, Op, TokenContext, integer
+
+
+class HeadValues(Protocol):
+    """What a head reads at one position of a text."""
+
+    @property
+    def ops(self) -> Sequence[Op]: ...
+
+    @property
+    def config(self) -> Any: ...
+
+    def token(self, op: Op) -> TokenContext: ...
+
+    def value(self, op: int) -> Floats: ...
+
+    def keys(self, op: int) -> Floats:
+        """What queries are compared with: (groups, keys, head_size)."""
+
+
+class HeadReads(Protocol):
+    """How much a head reads of each token, from one position."""
+
+    @property
+    def query(self) -> Floats: ...
+
+    @property
+    def keys(self) -> Floats:
+        """(keys, head_size)"""
+
+    @property
+    def key_head(self) -> int: ...
+
+    @property
+    def scores(self) -> Floats:
+        """Of each key, before it became a weight."""
+
+    @property
+    def visible(self) -> npt.NDArray[np.bool_]: ...
+
+    @property
+    def sink(self) -> float:
+        """A score beside those of the keys; minus infinity: none."""
+
+    def explain(self, e: ArithmeticDraft, key: int) -> None:
+        """How the weight of one key came to be."""
 
 
 class TokenMixer(Op):
     __slots__ = ()
+    linear_values: ClassVar[bool] = True  # whether its values are a linear map of the stream, once norms are held
 
     @property
     def head_shape(self) -> tuple[int, int]:
@@ -21,3 +73,11 @@ class TokenMixer(Op):
     def cross(self) -> bool:
         """Whether the values are those of an encoder's tokens."""
         return False
+
+    def notes(self, ops: Sequence[Op]) -> list[str]:
+        """What is particular to it, each in a sentence."""
+        raise NotImplementedError(self.kind)
+
+    def scores(self, values: HeadValues, index: int, head: int) -> HeadReads:
+        """What a head reads, from the position."""
+        raise NotImplementedError(self.kind)

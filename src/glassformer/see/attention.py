@@ -28,6 +28,8 @@ from glassformer.ground.operations import about, operation
 from glassformer.ground.progress import Progress
 from glassformer.ground.sites import ENCODER
 from glassformer.ops.attend import Attend
+from glassformer.ops.recur import Recur
+from glassformer.ops.token_mixer import TokenMixer
 from glassformer.page.document import (
     Column,
     Grid,
@@ -62,6 +64,9 @@ PATTERNS = {  # a field of HeadSummary, by what the head attends to
 SINK = "(sink)"  # as its column is called
 SINGLE_TOKEN = "a single token can attend to itself only, so all heads do the same"
 NO_REPEATS = "no token comes twice, so there are no copies to attend to (a word with a space before it is another token)"
+STATE_NOTE = (
+    "A layer that keeps a state has no attention weights; shown are the shares of its effective ones: |weight| ÷ their sum."
+)
 NOTE = "Attention shows where, not why: a token can get much attention and change nothing. To find out, change it."
 
 
@@ -262,7 +267,7 @@ class Heads(View):
         """The entropy of each head, layer by layer, and the heads that have one plain pattern."""
         most = max((summary.entropy for summary in self.summaries), default=1.0) or 1.0
         entropies = {(summary.layer, summary.head): summary.entropy / most for summary in self.summaries}
-        values = tuple(tuple(entropies[layer, head] for head in range(self.heads)) for layer in range(self.layers))
+        values = tuple(tuple(entropies.get((layer, head)) for head in range(self.heads)) for layer in range(self.layers))
         layers = tuple(f"layer {layer}" for layer in range(self.layers))
         tokens = pluralize(len(self.tokens), "token")
         title = f"{self.model}: {self.layers} layers × {self.heads} heads over {tokens}"
@@ -425,26 +430,44 @@ def attention(
 
     `.of(token)` is one row of it.
     """
-    layers, heads = layers_and_heads(reading, kind)
+    layers, _ = layers_and_heads(reading, kind)
     layer = None if layer is None else checked_index(layer, layers, "layer")
-    head = None if head is None else checked_index(head, heads, "head")
     if head is not None and layer is None:
         raise InputError(f"head {head} of which layer? Name one of 0 to {layers - 1}.")
+    if head is not None and layer is not None:
+        head = checked_index(head, heads_of(reading.model.blueprint, SITES[kind].format(layer)), "head")
     if rollout and (layer is not None or kind == "cross"):
         raise InputError(
             "a rollout goes through all layers of one stack. Leave out the layer, the head and cross-attention."
         )
     if layer is not None:
-        pattern = reading.at(SITES[kind].format(layer))
+        site = SITES[kind].format(layer)
+        pattern = as_attention(reading.model.blueprint, site, reading.at(site))
         weights = pattern.mean(0) if head is None else pattern[head]
     else:
         weights = _across_layers(reading, kind, layers, rollout, progress)
     queries, keys = (tuple(token.text for token in tokens) for tokens in queries_and_keys(reading, kind))
     note = NOTE + ROLLOUT_NOTE if rollout else NOTE
+    states = state_sites(reading.model.blueprint)
+    if any(SITES[kind].format(shown) in states for shown in (range(layers) if layer is None else [layer])):
+        note = f"{STATE_NOTE} {note}"
     sinks = sink_sites(reading.model.blueprint)
     of_layers = range(layers) if layer is None else [layer]
     sink = sink_weights(weights) if any(SITES[kind].format(held_layer) in sinks for held_layer in of_layers) else None
     return AttentionMap(reading.model.name, kind, layer, head, rollout, queries, keys, weights, note, sink)
+
+
+def state_sites(blueprint: Blueprint) -> frozenset[str]:
+    """The patterns that are effective ones, of layers that keep a state."""
+    return frozenset(op.inner_site("pattern") for op in blueprint.ops_of(Recur))
+
+
+def as_attention(blueprint: Blueprint, site: str, pattern: Floats) -> Floats:
+    """A pattern whose rows sum to one, or to what a sink leaves: an effective one as the shares of its weights' sizes."""
+    if site not in state_sites(blueprint):
+        return pattern
+    sizes = np.abs(pattern)
+    return np.asarray(sizes / np.maximum(sizes.sum(-1, keepdims=True), 1e-30), np.float32)
 
 
 def sink_sites(blueprint: Blueprint) -> frozenset[str]:
@@ -472,7 +495,7 @@ def _across_layers(
         for site, value in chunk.sites.items():
             layer = layer_of_site(site)
             start = 0 if kind == "encoder" else chunk.start
-            mean = value.mean(0)
+            mean = as_attention(reading.model.blueprint, site, value).mean(0)
             maps[layer if rollout else 0, start : start + mean.shape[0], : mean.shape[1]] += mean
     if not rollout:
         mean_map: Floats = maps[0] / layers
@@ -502,13 +525,16 @@ def heads(reading: Activations, *, kind: KindArgument = "self", progress: Progre
         _, rows, columns = next(iter(chunk.sites.values())).shape
         targets = _targets(start, rows, columns, None if kind == "cross" else ids)
         counts += [rows - (start == 0), *targets.any(-1).sum(-1), rows - (start == 0)]
-        for site, value in chunk.sites.items():
+        for site, pattern in chunk.sites.items():
+            value, layer = as_attention(reading.model.blueprint, site, pattern), layer_of_site(site)
             sink = sink_weights(value) if site in sinks else None
-            sums[layer_of_site(site)] += _sums(value, sink, targets, start)
+            sums[layer, : len(value)] += _sums(value, sink, targets, start)
             if maps is not None:
-                _draw(maps[layer_of_site(site)], value, sink, start)
+                _draw(maps[layer, : len(value)], value, sink, start)
     summaries = []
     for layer, head in np.ndindex(layers, count):
+        if head >= heads_of(reading.model.blueprint, SITES[kind].format(layer)):
+            continue
         means = (float(total / n) if n else None for total, n in zip(sums[layer, head], counts, strict=True))
         entropy, first, previous, itself, duplicate, induction, sink_share = means
         own_sink = sink_share if SITES[kind].format(layer) in sinks else None
@@ -550,7 +576,7 @@ def _sums(weights: Floats, sink: Floats | None, targets: npt.NDArray[np.bool_], 
 
 
 def layers_and_heads(reading: Activations, kind: AttentionKind) -> tuple[int, int]:
-    """How many layers and heads there are to look at."""
+    """How many layers there are to look at, and how many heads the one with the most of them has."""
     blueprint = reading.model.blueprint
     if kind not in SITES:
         raise InputError(f"there is no attention called {kind!r}.{did_you_mean(kind, SITES)} Kinds: {', '.join(SITES)}.")
@@ -562,9 +588,14 @@ def layers_and_heads(reading: Activations, kind: AttentionKind) -> tuple[int, in
             f"{reading.model.name} has no site {absent[0]!r}, and this view shows the patterns of every layer. Take "
             "reading.at(…) for those that there are."
         )
-    heads = blueprint.sites[SITES[kind].format(0)][1]
+    return layers, max(heads_of(blueprint, SITES[kind].format(layer)) for layer in range(layers))
+
+
+def heads_of(blueprint: Blueprint, pattern: str) -> int:
+    """How many heads a layer has, by the site of its pattern."""
+    heads = blueprint.sites[pattern][1]
     assert isinstance(heads, int)
-    return layers, heads
+    return heads
 
 
 def queries_and_keys(reading: Activations, kind: AttentionKind) -> tuple[Sequence[Token], Sequence[Token]]:
@@ -613,14 +644,15 @@ def attention_maps(
     for chunk in reading.chunks(*sites):
         for site, value in chunk.sites.items():
             start = 0 if kind == "encoder" else chunk.start
-            _, rows, columns = value.shape
-            place = layer_of_site(site) - start_layer, slice(None), slice(start, start + rows)
+            value = as_attention(reading.model.blueprint, site, value)
+            held_heads, rows, columns = value.shape
+            place = layer_of_site(site) - start_layer, slice(held_heads), slice(start, start + rows)
             maps[(*place, slice(columns))] = np.round(255 * value).astype(np.uint8)
             if sink_maps is not None and site in sinks:
                 sink_maps[place] = np.round(255 * sink_weights(value)).astype(np.uint8)
-    masks = {op.inner_site("pattern"): op.options for op in reading.model.blueprint.ops_of(Attend)}
-    causal = kind == "self" and bool(masks.get(sites[0], {"causal": reading.model.writes})["causal"])
-    windows = tuple(masks[site]["window"] if site in masks else None for site in sites)
+    masks = {op.inner_site("pattern"): op.options for op in reading.model.blueprint.ops_of(TokenMixer)}
+    causal = kind == "self" and bool(masks.get(sites[0], {}).get("causal", reading.model.writes))
+    windows = tuple(masks.get(site, {}).get("window") for site in sites)
     return AttentionMaps(
         reading.model.name, kind, attention_kinds(reading), layers, count, start_layer, queries, keys, causal, windows,
         maps.tobytes(), sinks=None if sink_maps is None else sink_maps.tobytes(),

@@ -163,7 +163,7 @@ def attribution(
         op = walk.ops[arrival.op_index]
         if arrival.kind == "heads":
             shares = (arrival.g[0] * walk.values[op.inner_site("heads")][0]).sum(-1).tolist()
-            name = "cross" if op.options["cross"] else "attention"
+            name = "cross" if op.cross else "attention"
             heads += [Contribution(name, op.block, head, shares[head]) for head in reversed(range(len(shares)))]
         else:
             name = "embedding" if arrival.kind == "embedding" else part_name(op)

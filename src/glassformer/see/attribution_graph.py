@@ -21,6 +21,7 @@ import numpy as np
 
 from glassformer.ground.errors import InputError
 from glassformer.ground.operations import about, operation
+from glassformer.ops.token_mixer import TokenMixer
 from glassformer.page.document import Diagram, DiagramEdge, DiagramNode, Heading, Page, Paragraph
 from glassformer.page.format import pluralize, visible
 from glassformer.see.activations import Activations
@@ -284,17 +285,18 @@ class GraphSearch:
             self._edge((name, block, None, position), self.readers[row], share)
 
     def _heads(self, arrival: Arrival) -> None:
-        """Edges from a block's heads; those of attention to the text itself are followed to what they read."""
+        """Edges from a block's heads; those of attention to the text itself are followed to what they read. What a state is
+        written with is no linear map of the stream, so that its heads are sources."""
         op = self.walk.ops[arrival.op_index]
         positions = np.array([self.walk.positions[row] for row in arrival.rows])
         shares = (arrival.g * self.walk.values[op.inner_site("heads")][positions]).sum(-1)  # (rows, heads)
-        name: PartName = "cross" if op.options["cross"] else "attention"
+        name: PartName = "cross" if op.cross else "attention"
         sums: dict[int, Doubles] = {}  # by node: what its output is worth to all that read it
         for row, head in np.ndindex(*shares.shape):
             key: NodeKey = (name, op.block, head, int(positions[row]))
             if (node := self._edge(key, self.readers[arrival.rows[row]], float(shares[row, head]))) is not None:
                 sums[node] = sums.get(node, 0.0) + arrival.g[row, head]
-        if name == "attention":
+        if name == "attention" and isinstance(op, TokenMixer) and op.linear_values:
             for node, g in sums.items():
                 self._read_tokens(node, arrival.op_index, g)
 

@@ -43,6 +43,7 @@ from glassformer.see.head_weights import (
     check_unembeds,
     embedding_blocks,
     embeddings,
+    reads_linearly,
     unembedding_blocks,
     unembeddings,
 )
@@ -331,24 +332,25 @@ class Circuits:
         progress: Progress | None = None,
     ) -> Composition:
         """Show how much each head reads of what each earlier head writes, by queries, keys and values."""
-        model, blocks = self.model, range(self.model.blueprint.blocks)
-        layers = [AttentionWeights(model, block) for block in blocks]
+        model = self.model
+        blocks = [block for block in range(model.blueprint.blocks) if reads_linearly(model, block)]
+        layers = {block: AttentionWeights(model, block) for block in blocks}
         if layer is not None:
             AttentionWeights(model, layer)  # refuses one that is not there
         reading = [block for block in blocks[1:] if layer in (None, block)]
         if not reading:
             raise InputError(f"no head comes before layer {layer or 0} of {model.name}, so none composes with one.")
-        hidden, widths = model.config.hidden_size, [weights.op.shape[-1] for weights in layers]
-        assert all(isinstance(width, int) for width in widths)
-        size = sum(int(width) for width in widths)
-        products = 3 * hidden * sum(int(widths[block]) * sum(map(int, widths[:block])) for block in reading)
+        hidden, widths = model.config.hidden_size, {block: weights.op.width for block, weights in layers.items()}
+        size = sum(widths.values())
+        before = {block: blocks[: blocks.index(block)] for block in reading}  # the layers whose heads it may read
+        products = 3 * hidden * sum(widths[block] * sum(widths[other] for other in before[block]) for block in reading)
         if 4 * hidden * size > MAX_BYTES * (1 if layer is None else 4) or products > MAX_PRODUCTS:
             raise InputError(
                 f"all heads of {model.name} are {products / 1e12:.1f} trillion products to compare, which is too many here. "
                 "Name a layer that reads."
             )
-        written = [_writes(layers[block]) for block in range(max(reading))]
-        earlier = tuple(HeadName(block, head) for block in range(max(reading)) for head in range(layers[block].heads))
+        written = {block: _writes(layers[block]) for block in before[reading[-1]]}
+        earlier = tuple(HeadName(block, head) for block in written for head in range(layers[block].heads))
         later = tuple(HeadName(block, head) for block in reading for head in range(layers[block].heads))
         base = 1 / math.sqrt(hidden)
         grids = np.full((3, len(later), len(earlier)), np.nan)
@@ -356,8 +358,8 @@ class Circuits:
         for done, block in enumerate(reading, 1):
             maps, column = _reads(layers[block]), 0
             heads = layers[block].heads
-            for before in range(block):
-                shares = _shares(maps, written[before])
+            for other in before[block]:
+                shares = _shares(maps, written[other])
                 grids[:, row : row + heads, column : column + shares.shape[-1]] = shares - (base if baseline else 0)
                 column += shares.shape[-1]
             row += heads

@@ -20,11 +20,18 @@ from glassformer.ground.errors import InputError
 from glassformer.ops.embed import Embed
 from glassformer.ops.op import TokenContext
 from glassformer.ops.position import Position
+from glassformer.ops.token_mixer import TokenMixer
 from glassformer.see.linear_walk import attention_op, direct_effect, vocabulary_blocks
 from glassformer.see.protocols import ModelLike
 from glassformer.see.view import Floats
 
 ROPE_LENGTH = 0  # what frequencies that follow the text's length are taken for: a short one
+
+
+def reads_linearly(model: ModelLike, block: int) -> bool:
+    """Whether a block's heads read the stream through matrices alone."""
+    op = model.blueprint.ops[attention_op(model.blueprint, block)]
+    return isinstance(op, TokenMixer) and op.linear_values
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,11 @@ class AttentionWeights:
         blocks = self.model.blueprint.blocks
         if not 0 <= self.block < blocks:
             raise InputError(f"there is no layer {self.block}; {self.model.name} has {blocks}, from 0 on.")
+        if not reads_linearly(self.model, self.block):
+            raise InputError(
+                f"layer {self.block} keeps a state: what its heads read comes out of a convolution, so that no matrix says "
+                "what they look for. Look at its effective attention, or take a layer that attends."
+            )
 
     @cached_property
     def op_index(self) -> int:

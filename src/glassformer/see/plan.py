@@ -105,10 +105,10 @@ def plan(source: Any, length: int = LENGTH, *, head: Head | None = None, name: s
 
 
 def _cache_elements(blueprint: Blueprint, length: int) -> int:
-    """How many numbers the KV cache holds: keys and values of causal blocks, and cross-attention's of a source."""
+    """How many numbers a row holds: keys and values of causal blocks, cross-attention's of a source, and states."""
     sizes, elements = axis_sizes(blueprint, length), 0
     for op in blueprint.ops_of(Attend):
         if not op.stack and (op.options["causal"] or op.cross):
             for index in op.inputs[1:3]:
                 elements += math.prod(sizes[size] if isinstance(size, str) else size for size in blueprint.ops[index].shape)
-    return elements
+    return elements + blueprint.state_size

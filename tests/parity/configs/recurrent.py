@@ -60,11 +60,11 @@ def _experts(draw: random.Random) -> dict[str, Any]:
 
 
 def _qwen3_5_moe_text(draw: random.Random) -> dict[str, Any]:
-    return {**_qwen3_5_text(draw), **_experts(draw)}
+    return {**_qwen3_5_text(draw), **_experts(draw), "hidden_size": draw.choice([16, 28, 40])}
 
 
 def _qwen3_next(draw: random.Random) -> dict[str, Any]:
-    drawn = {**_qwen3_5_text(draw), **_experts(draw)}
+    drawn = {**_qwen3_5_text(draw), **_experts(draw), "hidden_size": draw.choice([16, 28, 40])}
     dense = draw.choice([{}, {"mlp_only_layers": [0]}, {"decoder_sparse_step": 2}])
     return {**drawn, "norm_topk_prob": draw.random() < 0.7, **dense}
 

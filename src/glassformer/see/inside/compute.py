@@ -19,8 +19,8 @@ import numpy as np
 from glassformer.blueprints import Op
 from glassformer.ground.operations import about, operation
 from glassformer.ground.sites import axes
-from glassformer.ops.attend import Attend, HeadScores
 from glassformer.ops.op import TokenContext
+from glassformer.ops.token_mixer import HeadReads, TokenMixer
 from glassformer.page.format import visible
 from glassformer.see.activations import Activations
 from glassformer.see.attention import sink_sites, sink_weights
@@ -105,9 +105,11 @@ class OpValues:
 
     def _everywhere(self, op_index: int) -> Floats:
         """An op's result at all positions."""
-        site = self.ops[op_index].site
-        assert site is not None
-        return self.reading.at(site)
+        op = self.ops[op_index]
+        if op.site is not None:
+            return self.reading.at(op.site)
+        values = [self._everywhere(source) for source in op.inputs]
+        return np.asarray(op.value(values, self.token(op)), np.float32)
 
     def _follows_the_text(self, site: str) -> bool:
         """Whether it has a value for each of the text's tokens; others are of the source, or of the text as a whole."""
@@ -301,7 +303,7 @@ class _Level:
         home = {op_index: index for index, inner in enumerate(places) for op_index in inner.ops}
         outside = sorted({source for op_index in home for source in self.paths.ops[op_index].inputs if source not in home})
         shown = [op_index for op_index in (*outside, *(inner.ops[-1] for inner in places)) if self._has_value(op_index)]
-        attends = [op_index for op_index in self.place.ops if isinstance(self.paths.ops[op_index], Attend)]
+        attends = [op_index for op_index in self.place.ops if isinstance(self.paths.ops[op_index], TokenMixer)]
         attend = attends[0] if self.place.kind == "group" and attends else None
         self.values.prefetch(shown, patterns=[] if attend is None else [attend])
         for op_index in outside:
@@ -458,12 +460,12 @@ class _Level:
             contents.notes.insert(1, f"This head uses key and value head {attention.key_head}.")
         contents.python = [f'reading.at("{op.inner_site("pattern")}")[{head}, {self.position}]']
 
-    def _attend(self, op_index: int) -> Attend:
+    def _attend(self, op_index: int) -> TokenMixer:
         op = self.paths.ops[op_index]
-        assert isinstance(op, Attend)
+        assert isinstance(op, TokenMixer)
         return op
 
-    def _head_scores(self, op_index: int, head: int) -> HeadScores:
+    def _head_scores(self, op_index: int, head: int) -> HeadReads:
         op = self._attend(op_index)
         self.values.prefetch([op.inputs[0], op_index], patterns=[op_index])
         return op.scores(self.values, op_index, head)
@@ -471,7 +473,7 @@ class _Level:
     def _groups(self, op_index: int) -> int:
         return self.paths.ops[self.paths.ops[op_index].inputs[1]].head_shape[0]
 
-    def _attended(self, op_index: int, attention: HeadScores, weights: Floats) -> list[AttendedKey]:
+    def _attended(self, op_index: int, attention: HeadReads, weights: Floats) -> list[AttendedKey]:
         tokens, path = self._keys(op_index), self.place.path
         listed: Any = range(len(weights))
         if len(weights) > MAX_KEYS:
@@ -500,12 +502,13 @@ class _Level:
         if self._groups(op_index) != len(self.values.pattern(op_index)):
             contents.notes.insert(1, f"Query head {head} uses key head {attention.key_head}.")
         self._compare(contents, float(self.values.pattern(op_index)[head, key]))
-        contents.python = [
+        product = [
             f'q = reading.at("{query}")[{head}, {self.position}]',
             f'k = reading.at("{keys}")[{attention.key_head}, {key}]',
             f"q @ k * {self.op.options['scale']!r}",
-            f'reading.at("{self.paths.ops[op_index].inner_site("pattern")}")[{head}, {self.position}, {key}]',
         ]
+        weight = f'reading.at("{self.paths.ops[op_index].inner_site("pattern")}")[{head}, {self.position}, {key}]'
+        contents.python = [*(product if self.op.caches_keys else ()), weight]
 
     # Words ------------------------------------------------------------------------------------------------------
 

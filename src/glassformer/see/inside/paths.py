@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from glassformer.blueprints import Blueprint, Op
-from glassformer.ops.attend import Attend
+from glassformer.ops.token_mixer import TokenMixer
 from glassformer.see.inside.view import Crumb, LevelKind
 
 GROUPS = {"attention": "attention", "cross": "cross-attention", "mlp": "MLP"}  # the first words of sites
@@ -118,7 +118,7 @@ class LevelPaths:
         if place.kind != "operation":
             return place
         op = self.ops[place.ops[0]]
-        if not isinstance(op, Attend) and not self.openable(place):
+        if not isinstance(op, TokenMixer) and not self.openable(place):
             return self.places[""]
         limits = self._limits(op, keys)
         numbers: list[int] = []
@@ -126,7 +126,7 @@ class LevelPaths:
             if not (word.isascii() and word.isdecimal() and len(word) < 10 and int(word) < limit):
                 break
             numbers.append(int(word))
-        if isinstance(op, Attend):
+        if isinstance(op, TokenMixer):
             return self.head(place.ops[0], numbers)
         return self.number(place.ops[0], numbers[0]) if numbers else place
 
@@ -142,7 +142,7 @@ class LevelPaths:
 
     def _limits(self, op: Op, keys: int) -> tuple[int, ...]:
         """How far the numbers behind an op's path may count."""
-        return (op.head_shape[0], keys) if isinstance(op, Attend) else (width(op),)
+        return (op.head_shape[0], keys) if isinstance(op, TokenMixer) else (width(op),)
 
     # Around a level ---------------------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class LevelPaths:
     def openable(self, place: Place) -> bool:
         """Whether it is a level: an attention is opened by its heads, and biases by distance are no values of a token."""
         op = self.ops[place.ops[0]]
-        return place.kind != "operation" or (not isinstance(op, Attend) and op.has_value_at_token)
+        return place.kind != "operation" or (not isinstance(op, TokenMixer) and op.has_value_at_token)
 
     def _inner_path(self, place: Place, op_index: int) -> str:
         op = self.ops[op_index]

@@ -110,8 +110,8 @@ class PartPlaces:
         return self.layers(pair).values()
 
     def heads(self, pair: TextPair) -> int:
-        """How many columns are heads: fewer than there are heads where those share a key and value."""
-        return int(pair.first.shape(self.layers(pair)["0"])[0]) if self.by_head else 0
+        """How many columns are heads: as many as the layer with the most has; fewer where heads share a key and value."""
+        return max(int(pair.first.shape(site)[0]) for site in self.layers(pair).values()) if self.by_head else 0
 
     def sharing(self, pair: TextPair) -> int:
         return PartPlaces("query").heads(pair) // self.heads(pair) if self.part in ("key", "value") else 1
@@ -128,8 +128,10 @@ class PartPlaces:
         origins = [pair.origins[position] for position in pair.positions]
         patches: list[tuple[Cell, int, Change]]
         if self.by_head:
+            whole = self.part == "pattern" and pair.first.model.blueprint.state_size > 0  # which a state has of whole texts
+            start = 0 if whole else min(pair.positions)
             patches = [
-                ((layer, head), min(pair.positions), Change(0.0, value[None, origins], pair.positions, [head]))
+                ((layer, head), start, Change(0.0, value[None, origins], pair.positions, [head]))
                 for layer, site in sites.items()
                 for head, value in enumerate(read.values[site])
             ]
@@ -326,7 +328,7 @@ def one_pair(places: PartPlaces, outcome: PairOutcome[Cell]) -> Patching:
         tuple(pair.positions),
         heads,
         places.sharing(pair),
-        tuple(tuple(outcome.values[layer, column] for column in columns) for layer in layers),
+        tuple(tuple(outcome.values.get((layer, column), 0.0) for column in columns) for layer in layers),  # 0: no such head
         (int(scored.first_scores.argmax()), int(scored.second_scores.argmax())),
         tuple(pair.first.model.changes),
     )

@@ -42,7 +42,8 @@ def estimate_patches(pair: TextPair, places: PartPlaces) -> PairOutcome[Cell]:
     sites = places.layers(pair)
     if (size := 3 * pair.first.cost(*sites.values()).bytes) > MAX_BYTES:
         raise InputError(f"the values and gradients of these places take {size / 1e9:.1f} GB. Take shorter texts.")
-    start = min(*pair.positions, common_prefix(pair.first.ids, pair.second.ids)) if pair.causal else 0
+    shares_prefix = pair.causal and not pair.first.model.blueprint.state_size  # of keys and values alone
+    start = min(*pair.positions, common_prefix(pair.first.ids, pair.second.ids)) if shares_prefix else 0
     values, logits, prefix = _both_texts(pair, tuple(sites.values()), start)
     scored = scored_pair(pair, logits)
     clean, corrupted = scored.leads
