@@ -7,7 +7,6 @@ from typing import Any
 
 from glassformer.blueprints import layer_types, llama
 from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
-from glassformer.engine.program import RowRuns
 from glassformer.ground.errors import ConfigError
 
 L2_EPS = 1e-6  # of queries and keys, as vectors of length one
@@ -64,7 +63,7 @@ def gated_attention(b: Builder, c: Config, h: Value) -> Value:
         return b.heads_at(both, "self_attn", 0, heads, size, 2 * size)
 
     a = llama.attention(b, c, h, normed, make_heads)
-    gate = b.columns(both, "self_attn", RowRuns(size, size, 2 * size, heads))
+    gate = b.columns(both, "self_attn", (size, size, 2 * size, heads))
     return b.linear(b.gated(gate, a, "sigmoid", "self_attn"), "self_attn.o_proj", c.hidden_size, c.output_bias,
                     site="attention.update")  # fmt: skip
 
@@ -103,12 +102,11 @@ def fused(b: Builder, c: Config, h: Value) -> Value:
     every = 2 * (key + value)
     both = b.linear(h, f"{module}.in_proj_qkvz", keys * every)
     first, second, third, fourth = (
-        RowRuns(size, start, every, keys)
-        for size, start in ((key, 0), (key, key), (value, 2 * key), (value, 2 * key + value))
+        (size, start, every, keys) for size, start in ((key, 0), (key, key), (value, 2 * key), (value, 2 * key + value))
     )
     mixed, gate = b.columns(both, module, first, second, third), b.columns(both, module, fourth)
     numbers = b.linear(h, f"{module}.in_proj_ba", 2 * c.linear_num_value_heads)
-    write, step = (b.columns(numbers, module, RowRuns(shared, start, 2 * shared, keys)) for start in (0, shared))
+    write, step = (b.columns(numbers, module, (shared, start, 2 * shared, keys)) for start in (0, shared))
     return recurrent(b, c, mixed, gate, write, step)
 
 

@@ -82,7 +82,9 @@ def take_columns(parts: tuple[RowRuns, ...], read: int, write: int, m: Any, valu
     values[write] = taken[0] if len(taken) == 1 else torch.cat(taken, -1)
 
 
-def build_columns(b: Recorder, x: Value, module: str, *parts: RowRuns, site: str | None = None) -> Value:
-    """Some of a projection's numbers, in this order; `module`: the projection, or what is around it."""
-    width = sum(part.size * part.runs for part in parts)
-    return b.record(Columns, module, (x,), (*x.shape[:-1], width), site, parts=parts)
+def build_columns(b: Recorder, x: Value, module: str, *parts: tuple[int, int, int, int], site: str | None = None) -> Value:
+    """Some of a projection's numbers, in this order; `parts`: as of `RowRuns`; `module`: the projection, or what is around
+    it."""
+    runs = tuple(RowRuns(*part) for part in parts)
+    width = sum(part.size * part.runs for part in runs)
+    return b.record(Columns, module, (x,), (*x.shape[:-1], width), site, parts=runs)
