@@ -36,6 +36,8 @@ PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and kee
     **{family: {*ROPE, "num_local_experts"} for family in ("qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe")},
     **dict.fromkeys(("seed_oss", "ernie4_5", "hunyuan_v1_dense", "arcee", "helium", "glm4", "cohere"), ROPE),
     **dict.fromkeys(("stablelm", "phi", "nemotron", "olmo", "ministral3", "apertus"), ROPE),
+    "qwen3_5_text": {*ROPE, "full_attention_interval"},
+    **{f: {*ROPE, "full_attention_interval", "num_local_experts"} for f in ("qwen3_5_moe_text", "qwen3_next")},
     "mpt": {"resid_pdrop", "norm_type"},
     "bloom": {"n_embed", "n_head"},
     "falcon": {*ROPE, "n_embed", "n_layer", "n_head"},
