@@ -83,6 +83,7 @@ NEOX: dict[str, Any] = {
 LAYER_NORMS: dict[str, Any] = {
     **{name: value for name, value in LLAMA.items() if name not in ("head_dim", "rms_norm_eps")}, "layer_norm_eps": 1e-4,
 }  # fmt: skip
+NEAR, GEMMA4_LOCAL = "sliding_attention", (True, False, True, True, False)  # Gemma 4's layers
 HALF = {**LLAMA["rope_parameters"], "partial_rotary_factor": 0.5}
 DECODERS: dict[str, tuple[str, dict[str, Any]]] = {  # by architecture: the family, and what its config has of its own
     "phi3": ("phi3", {**LLAMA, "sliding_window": 9}),
@@ -116,6 +117,16 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {  # by architecture: the fami
     ),
     "smollm3": ("smollm3", {**LLAMA, "num_hidden_layers": 5, "tie_word_embeddings": False, "no_rope_layer_interval": 4}),
     "gemma": ("gemma", GEMMA),
+    "gemma4": (
+        "gemma4_text",
+        {**LLAMA, "num_hidden_layers": 5, "head_dim": 16, "global_head_dim": 32, "num_kv_shared_layers": 2,
+         "use_double_wide_mlp": True, "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": VOCABULARY,
+         "attention_k_eq_v": True, "num_global_key_value_heads": 1, "sliding_window": 5, "final_logit_softcapping": 30.0,
+         "layer_types": [NEAR if local else "full_attention" for local in GEMMA4_LOCAL],
+         "rope_parameters": {
+             NEAR: {"rope_type": "default", "rope_theta": 1e3},
+             "full_attention": {"rope_type": "proportional", "rope_theta": 5e4, "partial_rotary_factor": 0.25}}},
+    ),
     "gemma2": (
         "gemma2",
         {**GEMMA, "query_pre_attn_scalar": 32, "sliding_window": 5, "attn_logit_softcapping": 1.5,
@@ -215,11 +226,11 @@ def decoder_metadata(name: str) -> dict[str, Typed]:
             "attention.head_count": HEADS, "feed_forward_length": 4 * HIDDEN if short in QUADRUPLE else INNER,
             "tokenizer.ggml.eos_token_id": c.eos_token_id,
             "tokenizer.ggml.padding_token_id": c.pad_token_id,
-            "attention.head_count_kv": getattr(c, "num_key_value_heads", None),
+            "attention.head_count_kv": None if short == "gemma4" else getattr(c, "num_key_value_heads", None),
             "attention.key_length": 32 if short.startswith(("gemma", "seed", "ernie")) else None,
             "attention.sliding_window": getattr(c, "sliding_window", None),
             "rope.dimension_count": {"phi3 longrope": 12, "gptneox": 8, "gptneox serial": 8, **dict.fromkeys(HALVES, 8)}.get(
-                name, getattr(c, "head_dim", HIDDEN // HEADS)
+                name, 32 if short == "gemma4" else getattr(c, "head_dim", HIDDEN // HEADS)
             ),
         }.items()
         if value is not None
@@ -241,6 +252,14 @@ def decoder_metadata(name: str) -> dict[str, Typed]:
         },
         "stablelm": {"use_parallel_residual": (False, Value.BOOL)},
         "stablelm parallel": {"use_parallel_residual": (True, Value.BOOL)},
+        "gemma4": {
+            "attention.key_length_swa": (16, Value.UINT32), "attention.shared_kv_layers": (2, Value.UINT32),
+            "embedding_length_per_layer_input": (32, Value.UINT32), "rope.freq_base_swa": (1e3, Value.FLOAT32),
+            "attention.head_count_kv": ([2, 1, 2, 2, 1], Value.ARRAY, Value.UINT32),
+            "feed_forward_length": ([INNER, INNER, INNER, 2 * INNER, 2 * INNER], Value.ARRAY, Value.UINT32),
+            "attention.sliding_window_pattern": ([*GEMMA4_LOCAL], Value.ARRAY, Value.BOOL),
+            "final_logit_softcapping": (30.0, Value.FLOAT32),
+        },
         "gptneox": {"use_parallel_residual": (True, Value.BOOL)},
         "gptneox serial": {"use_parallel_residual": (False, Value.BOOL)},
     }.get(name, {})  # type: ignore[assignment]  # fmt: skip
@@ -255,6 +274,9 @@ def permuted(rows: np.ndarray, heads: int) -> np.ndarray:
     return rows.reshape(heads, 2, -1, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
+RAISED = ("gemma", "gemma2", "gemma3", "nemotron")  # whose norms are stored as their difference from one
+
+
 def as_converted(name: str, key: str, value: np.ndarray) -> np.ndarray:
     """What the converter does to a tensor of a decoder."""
     short = name.split()[0]
@@ -262,12 +284,14 @@ def as_converted(name: str, key: str, value: np.ndarray) -> np.ndarray:
         return permuted(value, HEADS if projection[1] == "q" else 2)
     if "query_key_value" in key:
         return value.reshape(HEADS, 3, -1, *value.shape[1:]).swapaxes(0, 1).reshape(value.shape)
-    return value + np.float32(1) if short.startswith(("gemma", "nemotron")) and key.endswith("norm.weight") else value
+    return value + np.float32(1) if short in RAISED and key.endswith("norm.weight") else value
 
 
 def rope_factors(name: str) -> Arrays:
     """The tensors that a file of longrope has."""
     factors = {f"rope_factors_{kind}.weight": np.float32(LONGROPE[f"{kind}_factor"]) for kind in ("short", "long")}
+    if name == "gemma4":  # a quarter of 16 pairs is turned
+        return {"rope_freqs.weight": np.float32([1.0] * 4 + [1e30] * 12)}
     return factors if name == "phi3 longrope" else {}
 
 
@@ -280,7 +304,8 @@ def gguf_names(name: str) -> dict[str, str]:
     for key, tensor in model.state_dict(keep_vars=True).items():
         if "pooler" not in key and id(tensor) not in seen:
             seen.add(id(tensor))
-            other = names.get_name(key, (".weight", ".bias"))
+            whole = f"{key}.weight" if key.endswith("layer_scalar") else key
+            other = names.get_name(whole, (".weight", ".bias"))
             other = other or names.get_name(key.removeprefix("transformer."), (".weight", ".bias"))  # as for BLOOM
             assert other is not None, key
             found[key] = other

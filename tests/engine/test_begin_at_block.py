@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,16 +16,21 @@ from glassformer.engine.protocol import BlockInput, Feed, Want
 from glassformer.engine.wrapped_executor import ChangedExecutor
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import ExecutorError, InputError, SiteError
-from tests.engine.executors import Subject
+from tests.engine.executors import Subject, write_checkpoint
 from tests.parity import reference
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 Tiny = Callable[..., Subject]
 QUICK = ("gpt2", "llama", "gemma3_text", "mixtral", "t5", "bart", "Q4_K")
+TOGETHER = ("gemma4_text",)  # whose blocks read more than what enters them
 FAMILIES = [
     *QUICK,
-    *(pytest.param(name, marks=pytest.mark.sweep) for name in (*reference.DECODERS, *reference.PAIRS) if name not in QUICK),
+    *(
+        pytest.param(name, marks=pytest.mark.sweep)
+        for name in (*reference.DECODERS, *reference.PAIRS)
+        if name not in (*QUICK, *TOGETHER)
+    ),
 ]
 STARTS = (0, 3, 11)
 TOKENS = 12
@@ -155,3 +161,14 @@ def test_feeds_that_cannot_begin_there(name: str, tiny: Tiny) -> None:
     assert not gpu.capabilities.begins_at_blocks
     with pytest.raises(ExecutorError, match="computes every block of a feed. Leave out its begin"):
         gpu.run([Feed(gpu.open(), ids, begin=whole)])
+
+
+@pytest.mark.parametrize("family", TOGETHER)
+@pytest.mark.parametrize("name", ["plain", "cpu"])
+def test_blocks_that_read_more_than_what_enters_them_begin_at_the_first(family: str, name: str, tmp_path: Path) -> None:
+    subject = write_checkpoint(tmp_path, family)
+    executor = getattr(subject, name)()
+    assert not executor.capabilities.begins_at_blocks
+    states = np.zeros((3, subject.config.hidden_size), np.float32)
+    with pytest.raises(ExecutorError, match="this executor computes every block of a feed"):
+        executor.run([Feed(executor.open(), [5, 6, 7], begin=BlockInput(1, states))])

@@ -26,6 +26,7 @@ from transformers.models.exaone4.modeling_exaone4 import Exaone4RMSNorm
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+from transformers.models.gemma4.modeling_gemma4 import Gemma4RMSNorm
 from transformers.models.glm4.modeling_glm4 import Glm4RMSNorm
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeRMSNorm
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssRMSNorm
@@ -108,6 +109,10 @@ def _norms_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     def centred(self: Any, x: Tensor) -> Tensor:
         return plain(self, x - x.mean(-1, keepdim=True))
 
+    def weighted_perhaps(self: Any, x: Tensor) -> Tensor:
+        normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
+        return normed * self.weight if self.with_scale else normed
+
     def unweighted(self: Any, x: Tensor) -> Tensor:
         return torch.nn.functional.layer_norm(x, self.normalized_shape, eps=1e-5)
 
@@ -121,6 +126,7 @@ def _norms_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(norm, "forward", plain)
     for norm in OFFSET_NORMS:
         monkeypatch.setattr(norm, "forward", offset)
+    monkeypatch.setattr(Gemma4RMSNorm, "forward", weighted_perhaps)
     monkeypatch.setattr(OlmoLayerNorm, "forward", unweighted)
     for router in ROUTERS:
         monkeypatch.setattr(router, "forward", route)

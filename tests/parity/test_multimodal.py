@@ -42,6 +42,13 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {  # the text part's family, an
         "gemma3_text",
         {"text_config": {**TEXT, "sliding_window": 5}, "vision_config": IMAGES, "mm_tokens_per_image": 4, **TOKENS},
     ),
+    "gemma4": (
+        "gemma4_text",
+        {"text_config": {**TEXT, "num_hidden_layers": 3, "sliding_window": 5, "global_head_dim": 16,
+                         "num_kv_shared_layers": 1, "hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": 120,
+                         "layer_types": ["full_attention", "sliding_attention", "full_attention"]},
+         "vision_config": None, "audio_config": None, **TOKENS},
+    ),
     "qwen2_vl": (
         "qwen2", {"text_config": QWEN, "vision_config": {**QWEN_IMAGES, "embed_dim": 16, "hidden_size": 32}, **TOKENS},
     ),
@@ -78,7 +85,8 @@ def test_texts_are_scored_as_by_the_whole_model(saved: tuple[str, Any, Path], ca
     close(ours(ids).logits, theirs(input_ids=ids, attention_mask=torch.ones_like(ids)).logits)
     (notice,) = caplog.messages
     left_out = "visual" if name.startswith("qwen") else "multi_modal_projector and vision_tower"
-    assert notice.endswith(f"only the text part of this {name} model is opened, without {left_out}. It reads no images.")
+    left_out = "" if name == "gemma4" else f", without {left_out}"  # which has no part for images here
+    assert notice.endswith(f"only the text part of this {name} model is opened{left_out}. It reads no images.")
     opened = open_model(folder)
     executor = CpuExecutor(opened.config, opened.blueprint(), opened.tensors)
     (scores,) = executor.run([Feed(executor.open(), ids[0].tolist(), Want.LAST)])

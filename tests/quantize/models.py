@@ -54,6 +54,7 @@ TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "phi3": lambda folder: pieces(folder, "LlamaTokenizer", LLAMA),
     "olmo3": lambda folder: byte_level(folder, "llama-bpe", False),
     "granite": lambda folder: byte_level(folder, "llama-bpe", False),
+    "gemma4_text": lambda folder: pieces(folder, "GemmaTokenizer", GEMMA),
     "gemma2": lambda folder: pieces(folder, "GemmaTokenizer", GEMMA),
     "gpt_neox": lambda folder: byte_level(folder, "gpt-2", False),
     "starcoder2": lambda folder: byte_level(folder, "gpt-2", False),
@@ -86,6 +87,16 @@ OWN: dict[str, dict[str, Any]] = {  # what makes a family a family
     "gemma2": {
         "query_pre_attn_scalar": 64, "sliding_window": 20, "layer_types": None, "attn_logit_softcapping": 5.0,
         "tie_word_embeddings": True,
+    },
+    "gemma4_text": {
+        "num_hidden_layers": 5, "head_dim": 64, "global_head_dim": 128, "num_kv_shared_layers": 2,
+        "use_double_wide_mlp": True, "hidden_size_per_layer_input": 256, "vocab_size_per_layer_input": 448,
+        "attention_k_eq_v": True, "num_global_key_value_heads": 1, "sliding_window": 20, "final_logit_softcapping": 30.0,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            "full_attention": {"rope_type": "proportional", "rope_theta": 5e5, "partial_rotary_factor": 0.25},
+        },
     },
     "gpt_neox": {"rope_parameters": {"rope_theta": 5e3, "partial_rotary_factor": 0.25}},
     "starcoder2": {"sliding_window": None},

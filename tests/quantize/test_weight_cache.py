@@ -43,6 +43,7 @@ WIDE: dict[str, dict[str, Any]] = {  # rows of 64 and the like, so that somethin
     **dict.fromkeys(("gpt2", "gptj", "gpt_bigcode"), GPT2), "openai-gpt": {"n_embd": 64},
     "opt": {"hidden_size": 64, "ffn_dim": 128}, "bloom": {"hidden_size": 64}, "mpt": {"d_model": 64},
     "falcon": {"hidden_size": 64, "ffn_hidden_size": 128},
+    "gemma4_text": {**DECODER, "hidden_size_per_layer_input": 32, "final_logit_softcapping": None},
     "distilbert": {"dim": 64, "hidden_dim": 128},
     **dict.fromkeys(("electra", "albert", "roformer"), NARROW),
     **dict.fromkeys(("qwen2_moe", "qwen3_moe", "glm4_moe"), EXPERTS),

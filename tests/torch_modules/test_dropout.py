@@ -30,7 +30,7 @@ RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand i
     **dict.fromkeys(("cohere", "cohere2", "hunyuan_v1_dense", "arcee", "helium", "glm4", "exaone4"), LLAMA),
     "seed_oss": {**LLAMA, "residual_dropout": 0.11},
     "ernie4_5": {},
-    **dict.fromkeys(("nemotron", "olmo", "ministral3", "apertus"), LLAMA),
+    **dict.fromkeys(("nemotron", "olmo", "ministral3", "apertus", "gemma4_text"), LLAMA),
     "stablelm": {**LLAMA, "hidden_dropout": 0.11},
     "phi": {**LLAMA, "resid_pdrop": 0.11, "embd_pdrop": 0.31},
     "bloom": {**LLAMA, "hidden_dropout": 0.11},
@@ -73,7 +73,7 @@ ATTENTION = {
 }  # fmt: skip
 MAIN = {family: next(h for h in ("causal", "masked", "seq2seq") if h in heads) for family, heads in reference.HEADS.items()}
 SCRATCH = {"model_type": "scratch", "d_model": 24, "num_blocks": 2, "num_heads": 3, "context_length": 16}
-DROPPING = tuple(family for family in reference.FAMILIES if RATES[family])  # the others have nothing to drop out
+DROPPING = tuple(family for family in reference.FAMILIES if RATES.get(family) != {})  # the others have nothing to drop out
 FAMILIES = (*DROPPING, "scratch")
 CASES = [(family, head) for family in DROPPING for head in reference.HEADS[family]]
 

@@ -92,6 +92,12 @@ class Blueprint:
         """How many layers of a stack have keys and values that an engine keeps."""
         return sum(op.caches_keys and op.stack == stack and not op.cross for op in self.ops_of(TokenMixer))
 
+    def key_shapes(self, stack: str = "") -> tuple[tuple[int, int], ...]:
+        """How many keys each of these layers has of a token, and of which size; nothing where all are alike."""
+        mixers = (op for op in self.ops_of(Attend) if op.caches_keys and op.stack == stack and not op.cross)
+        shapes = tuple((shape.heads, shape.key_size) for op in mixers for shape in (op.cached_shape(self.ops),))
+        return shapes if len(set(shapes)) > 1 else ()
+
     @property
     def token_table(self) -> Weight:
         """The vectors of its tokens."""

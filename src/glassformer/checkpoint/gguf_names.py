@@ -73,6 +73,17 @@ GEMMA_SIZES = {
     "final_logit_softcapping": "final_logit_softcapping",
     "attn_logit_softcapping": "attn_logit_softcapping",
 }
+GEMMA4_SIZES = {
+    **{
+        key: name
+        for key, name in GEMMA_SIZES.items()
+        if name not in ("num_key_value_heads", "intermediate_size", "head_dim")
+    },
+    "attention.key_length": "global_head_dim",
+    "attention.key_length_swa": "head_dim",
+    "attention.shared_kv_layers": "num_kv_shared_layers",
+    "embedding_length_per_layer_input": "hidden_size_per_layer_input",
+}
 WINDOW_SIZES = {**DECODER_SIZES, "attention.sliding_window": "sliding_window"}
 GRANITE_SIZES = {
     **DECODER_SIZES,
@@ -244,6 +255,33 @@ def gemma3_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
         **_query_scalar(metadata, largest=62),
         "rope_local_base_freq": metadata.get("rope.freq_base_swa", 10_000.0),
         "sliding_window_pattern": pattern,  # 1: every layer sees everything
+    }
+
+
+def gemma4_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """Layers that see everything may have fewer and larger heads, and no values of their own; the last ones more neurons."""
+    kinds = _kinds(metadata.get("attention.sliding_window_pattern"))
+    locals_, groups = metadata.get("attention.sliding_window_pattern"), metadata.get("attention.head_count_kv")
+    inner, table = metadata.get("feed_forward_length"), raw.get("per_layer_token_embd.weight")
+    full = [layer for layer, local in enumerate(locals_ or []) if not local]
+    by_layer = isinstance(groups, list) and isinstance(locals_, list) and len(groups) == len(locals_)
+    near = next((count for count, local in zip(groups, locals_, strict=True) if local), groups[0]) if by_layer else groups
+    far = next((count for count, local in zip(groups, locals_, strict=True) if not local), None) if by_layer else None
+    divisors = raw["rope_freqs.weight"].to_float32().ravel() if "rope_freqs.weight" in raw else None
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": shortest_float(metadata.get("rope.freq_base", 1e6))}
+    if divisors is not None and len(divisors):
+        rope |= {"rope_type": "proportional", "partial_rotary_factor": float((divisors < 2).mean())}
+    theta = shortest_float(metadata.get("rope.freq_base_swa", 1e4))
+    return {
+        "attention_bias": "blk.0.attn_q.bias" in raw,
+        "layer_types": kinds,
+        "num_key_value_heads": near,
+        "num_global_key_value_heads": far,
+        "attention_k_eq_v": bool(full) and f"blk.{full[0]}.attn_v.weight" not in raw,
+        "intermediate_size": min(inner) if isinstance(inner, list) and inner else inner,
+        "use_double_wide_mlp": isinstance(inner, list) and len(set(inner)) > 1,
+        "rope_parameters": {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": theta}},
+        **({} if table is None else {"vocab_size_per_layer_input": table.shape[0]}),
     }
 
 
@@ -422,7 +460,7 @@ LATENT_ATTENTION = {
     "blk.{}.attn_kv_b": "model.layers.{}.self_attn.kv_b_proj",
 }
 ENDINGS = {  # names that are whole without the ending that GGUF has
-    ".self_attn.sinks": ".weight", ".e_score_correction_bias": ".bias",
+    ".self_attn.sinks": ".weight", ".layer_scalar": ".weight", ".e_score_correction_bias": ".bias",
 }  # fmt: skip
 GROUPED_EXPERTS = {
     **EXPERTS,
@@ -441,6 +479,16 @@ GEMMA2 = {
     "blk.{}.post_ffw_norm": "model.layers.{}.post_feedforward_layernorm",
 }
 GEMMA3 = {**GEMMA2, **HEAD_NORMS}
+GEMMA4 = {
+    **GEMMA3,
+    "per_layer_token_embd": "model.embed_tokens_per_layer",
+    "per_layer_model_proj": "model.per_layer_model_projection",
+    "per_layer_proj_norm": "model.per_layer_projection_norm",
+    "blk.{}.inp_gate": "model.layers.{}.per_layer_input_gate",
+    "blk.{}.proj": "model.layers.{}.per_layer_projection",
+    "blk.{}.post_norm": "model.layers.{}.post_per_layer_input_norm",
+    "blk.{}.layer_output_scale": "model.layers.{}.layer_scalar",
+}
 OLMO2 = {theirs: ours for theirs, ours in GEMMA3.items() if theirs not in ("blk.{}.attn_norm", "blk.{}.ffn_norm")}
 PHI3 = {
     **{theirs: ours for theirs, ours in DECODER.items() if not theirs.endswith(("attn_q", "attn_k", "attn_v", "ffn_gate"))},
@@ -753,6 +801,7 @@ TABLES: Mapping[str, ArchitectureTable] = {
     "gemma3": ArchitectureTable(
         GEMMA3, GEMMA_SIZES, "gemma3_text", gemma3_fields, layouts={r".*norm\.weight": OffsetByOne()},
     ),
+    "gemma4": ArchitectureTable(GEMMA4, GEMMA4_SIZES, "gemma4_text", gemma4_fields),
     "gpt2": ArchitectureTable(
         GPT2, {**SIZES, "attention.layer_norm_epsilon": "layer_norm_epsilon"}, "gpt2", lambda *_: {},
         layouts={r"blk\.\d+\.(attn_qkv|attn_output|ffn_up|ffn_down)\.weight": Transposed()},

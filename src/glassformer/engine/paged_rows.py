@@ -25,12 +25,20 @@ class PageFormat:
     head_size: int
     cache: str  # what they are stored in
     latent: int = 0  # values are the first so many numbers of the keys; 0: they lie beside them
+    shapes: tuple[tuple[int, int], ...] = ()  # of each layer: how many KV heads, and of which size; empty: all alike
 
     @property
     def token_bytes(self) -> int:
-        scale = 4 if self.cache == "q8" else 0
+        return sum(heads * self.head_bytes(size) for heads, size in self.layer_shapes)
+
+    @property
+    def layer_shapes(self) -> tuple[tuple[int, int], ...]:
+        return self.shapes or self.layers * ((self.kv_heads, self.head_size),)
+
+    def head_bytes(self, size: int) -> int:
+        """Of a token's key and value, in a head of this size."""
         vectors = 1 if self.latent else 2
-        return self.layers * self.kv_heads * vectors * (self.head_size * BYTES[self.cache] + scale)
+        return vectors * (size * BYTES[self.cache] + (4 if self.cache == "q8" else 0))
 
     @property
     def bytes(self) -> int:

@@ -224,6 +224,8 @@ class ProgramStep:
     kv_heads: int = 0
     head_size: int = 0
     latent: int = 0  # values are the first so many numbers of the cached keys; 0: they are cached beside them
+    kv_planes: int = 0  # KV heads of the layers before, and all numbers of their keys
+    kv_numbers: int = 0
     window: int = 0  # 0: none
     causal: bool = False
     cross_attention: bool = False  # keys and values are those of the source

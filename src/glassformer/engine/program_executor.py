@@ -92,10 +92,17 @@ class ProgramModel(NotCopied, Generic[Prepared]):
     def _page_formats(self, cache: str) -> dict[str, PageFormat]:
         """What a page holds of each stack's tokens; an encoder's heads may differ from its decoder's."""
         blueprint = self.blueprint
-        shapes = {op.stack: op.cached_shape(blueprint.ops) for op in blueprint.ops_of(Attend)}
+        cached = {op.stack: op.cached_shape(blueprint.ops) for op in blueprint.ops_of(Attend)}
         formats = {
-            stack: PageFormat(blueprint.caching_layers(stack), shape.heads, shape.key_size, cache, shape.latent)
-            for stack, shape in shapes.items()
+            stack: PageFormat(
+                blueprint.caching_layers(stack),
+                shape.heads,
+                shape.key_size,
+                cache,
+                shape.latent,
+                blueprint.key_shapes(stack),
+            )
+            for stack, shape in cached.items()
         }
         return {"": PageFormat(0, 0, 0, cache), **formats}
 

@@ -72,7 +72,7 @@ class Add(PassThrough):
         return {"epilogue": Epilogue.ADD, "second_input": buffer, "into": into}
 
 
-class Scale(PassThrough):
+class LearnedScale(PassThrough):
     __slots__ = ()
     kind = "scale"
     elementwise = True
@@ -168,7 +168,7 @@ def build_add(
 
 def build_scale(b: Recorder, x: Value, number: str, site: str | None = None) -> Value:
     """Times a learned number."""
-    return b.record(Scale, "", (x,), x.shape, site, {number: (1,)})
+    return b.record(LearnedScale, "", (x,), x.shape, site, {number: (1,)})
 
 
 def build_identity(b: Recorder, x: Value, site: str, module: str = "") -> Value:

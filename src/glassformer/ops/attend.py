@@ -205,7 +205,7 @@ class Attend(TokenMixer):
         query, key, value = (trace_projection(writer.ops, operand) for operand in self.inputs[:3])
         (heads, size), (kv_heads, _) = query.heads.head_shape, key.heads.head_shape
         owner = self._owner(writer, index)
-        shape = {"layer": writer.kv_layer(owner), "heads": heads, "kv_heads": kv_heads, "head_size": size}
+        shape = {**writer.kv_place(owner), "heads": heads, "kv_heads": kv_heads, "head_size": size}
         shape |= {"cross_attention": self.cross}
         if "shares" in self.options:
             buffer = project_query(writer, query, shape)
@@ -253,7 +253,7 @@ class Attend(TokenMixer):
         key, value = (trace_projection(writer.ops, operand) for operand in self.inputs[1:3])
         heads, size = key.heads.head_shape
         buffer = project(writer, [key, value], 2 * heads * size)
-        shape = {"layer": writer.kv_layer(index), "kv_heads": heads, "head_size": size, "cross_attention": True}
+        shape = {**writer.kv_place(index), "kv_heads": heads, "head_size": size, "cross_attention": True}
         writer.emit(StepKind.KV_STORE, input=buffer, key_offset=0, value_offset=heads * size, **shape)
         writer.free(buffer)
 
@@ -293,6 +293,8 @@ class Attend(TokenMixer):
                 splitter.heads[source] = parts
 
     def split(self, splitter: Any, index: int) -> None:
+        if not self.caches_keys:
+            raise splitter.cannot_split(self, "its keys and values are an earlier block's")
         heads = splitter.heads[self.inputs[0]]
         for site in self.inner_sites:
             splitter.sites[site] = contiguous(1, heads)

@@ -80,6 +80,8 @@ class Embed(Op):
         return [matrix_ref(self)]
 
     def split(self, splitter: Any, index: int) -> None:
+        if self.options.get("beside"):
+            raise splitter.cannot_split(self, "every block reads vectors of tokens beside the stream")
         splitter.divide_vocabulary(self)
 
 

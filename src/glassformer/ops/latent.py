@@ -186,14 +186,14 @@ class AttendLatent(Attend):
         rotated, expanded = ops[query.inputs[1]], ops[value.inputs[0]]
         assert isinstance(rotated, Rotate)
         assert isinstance(expanded, ExpandLatent)
-        rope, untouched, layer = rope_index(writer, rotated.rope, turned), size - turned, writer.kv_layer(index)
+        rope, untouched, place = rope_index(writer, rotated.rope, turned), size - turned, writer.kv_place(index)
 
         queries = project(writer, [trace_projection(ops, self.inputs[0])], heads * size)
         turn = {"kv_heads": 1, "key_offset": NO_KEYS, "rope": rope}
         writer.emit(StepKind.ROPE, input=queries, heads=heads, head_size=size, query_offset=untouched, **turn)
         writer.expose(query.site, SiteLocation(queries, 0, heads * size, heads))
 
-        latents = self._lower_latents(writer, latent, shared, turn, layer)
+        latents = self._lower_latents(writer, latent, shared, turn, place)
         matrix = {"input": latents, "heads": heads, "kv_heads": 1}
         watched: list[int] = []
         if key.site in writer.watched:
@@ -211,7 +211,7 @@ class AttendLatent(Attend):
         of_heads = {"heads": heads, "kv_heads": heads}
         table = expanded.rows(0, untouched, transposed=True)
         writer.emit(StepKind.HEAD_MATMUL, input=queries, output=absorbed, head_size=size, head_matrices=table, **of_heads)
-        shape = {"layer": layer, "heads": heads, "kv_heads": 1, "head_size": rank + turned, "latent": rank}
+        shape = {**place, "heads": heads, "kv_heads": 1, "head_size": rank + turned, "latent": rank}
         mixed = self.lower_attention(writer, absorbed, heads * rank, shape, {})
         joined = writer.allocate(heads * own)
         writer.emit(StepKind.HEAD_MATMUL, input=mixed, output=joined, head_size=rank, head_matrices=values, **of_heads)
@@ -220,7 +220,9 @@ class AttendLatent(Attend):
         writer.expose(self.inner_site("heads"), SiteLocation(joined, 0, heads * own, heads))
         writer.set_result(index, joined)
 
-    def _lower_latents(self, writer: ProgramWriter, latent: Op, shared: Op, turn: Mapping[str, Any], layer: int) -> int:
+    def _lower_latents(
+        self, writer: ProgramWriter, latent: Op, shared: Op, turn: Mapping[str, Any], place: Mapping[str, int]
+    ) -> int:
         """The latents and what RoPE turns, in the buffer of their projection; stored in the cache."""
         assert isinstance(latent, Norm)
         rank, turned = latent.width, shared.width
@@ -229,7 +231,7 @@ class AttendLatent(Attend):
         writer.emit(StepKind.ROPE, input=buffer, heads=1, head_size=turned, query_offset=rank, **turn)
         writer.expose(latent.site, SiteLocation(buffer, 0, rank, 1))
         writer.expose(shared.site, SiteLocation(buffer, rank, turned, 1))
-        shape = {"layer": layer, "kv_heads": 1, "head_size": rank + turned, "latent": rank}
+        shape = {**place, "kv_heads": 1, "head_size": rank + turned, "latent": rank}
         writer.emit(StepKind.KV_STORE, input=buffer, key_offset=0, **shape)
         return buffer
 

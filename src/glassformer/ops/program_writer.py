@@ -46,12 +46,18 @@ class ProgramWriter:
         self.fused: set[int] = set()  # ops that an earlier one has done
         self.last_watched_step = 0
 
-    def kv_layer(self, index: int) -> int:
-        """Where in a page the keys and values of an attention lie: those before it have the places before."""
+    def kv_place(self, index: int) -> dict[str, int]:
+        """Where in a page the keys and values of an attention lie: after those of the layers before, which may have fewer
+        heads, or larger ones."""
         op = self.ops[index]
         assert isinstance(op, TokenMixer)
         before = (other for other in self.ops[:index] if isinstance(other, TokenMixer) and other.caches_keys)
-        return sum((other.stack, other.cross) == (op.stack, op.cross) for other in before)
+        alike = (other for other in before if (other.stack, other.cross) == (op.stack, op.cross))
+        shapes = [(shape.heads, shape.key_size) for other in alike for shape in (other.cached_shape(self.ops),)]
+        return {
+            "layer": len(shapes), "kv_planes": sum(heads for heads, _ in shapes),
+            "kv_numbers": sum(heads * size for heads, size in shapes),
+        }  # fmt: skip
 
     def state_offset(self, index: int) -> int:
         """Where an op's state begins among all that a row keeps."""

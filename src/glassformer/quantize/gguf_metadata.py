@@ -30,13 +30,14 @@ ARCHITECTURES: Mapping[str, str] = {
     "seed_oss": "seed_oss", "ernie4_5": "ernie4_5", "hunyuan_v1_dense": "hunyuan-dense", "arcee": "arcee",
     "qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
     "stablelm": "stablelm", "phi": "phi2", "nemotron": "nemotron", "olmo": "olmo",
-    "gpt_bigcode": "starcoder", "bloom": "bloom", "mpt": "mpt",
+    "gpt_bigcode": "starcoder", "bloom": "bloom", "mpt": "mpt", "gemma4_text": "gemma4",
 }  # fmt: skip
 WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
     "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "qwen3_moe", "olmoe", "hunyuan_v1_dense",
     "deepseek_v2", "deepseek_v3",
 )  # fmt: skip
 GATING = {"softmax": 1, "sigmoid": gguf_names.SIGMOID}  # what shares are made of a router's scores by
+UNTURNED = 1e30
 ADVICE = "Keep the checkpoint as it is; load(…, weights=…) packs its weights all the same."
 
 
@@ -53,7 +54,7 @@ def architecture_of(config: Config, name: str) -> str:
             f"{name}: GGUF has no place for the norms of queries and keys of a {config.model_type} model. {ADVICE}"
         )
     architecture = ARCHITECTURES[config.model_type]
-    if architecture != "llama" and rope_divisors(config) is not None:
+    if architecture not in ("llama", "gemma4") and rope_divisors(config) is not None:
         raise InputError(f"{name}: GGUF has a place for Llama 3's RoPE in Llama's own models only. {ADVICE}")
     return architecture
 
@@ -77,6 +78,8 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
     if "attention.kv_lora_rank" in metadata:  # as older files have it, with keys and values of heads
         heads = {"attention.head_count_kv": config.num_attention_heads, "attention.key_length": config.qk_head_dim}
         metadata |= {**heads, "attention.value_length": config.v_head_dim}
+    if config.model_type == "gemma4_text":
+        metadata |= _gemma4(config)
     if config.model_type == "gemma3_text":
         metadata |= _gemma3(config)
     if any(name == "n_group" for name in table.sizes.values()):
@@ -115,16 +118,36 @@ def _gemma3(config: Any) -> dict[str, Any]:
     return metadata | ({} if pattern == 6 else {"attention.sliding_window_pattern": pattern})
 
 
+def _gemma4(config: Any) -> dict[str, Any]:
+    """What may differ from layer to layer, listed where it does."""
+    layers, size = range(config.num_hidden_layers), config.head_dim
+    several: dict[str, list[int]] = {
+        "feed_forward_length": [config.inner(layer) for layer in layers],
+        "attention.head_count_kv": [config.key_heads(layer) for layer in layers],
+    }
+    return {
+        "attention.value_length": config.global_head_dim,
+        "attention.value_length_swa": size,
+        "rope.dimension_count": config.global_head_dim,
+        "rope.dimension_count_swa": size,
+        "rope.freq_base_swa": float(config.local_rope.theta),
+        "attention.sliding_window_pattern": [config.is_local(layer) for layer in layers],
+        **{name: counts if len(set(counts)) > 1 else counts[0] for name, counts in several.items()},
+    }
+
+
 def _every(period: int, layers: int) -> list[str]:
     return ["sliding_attention" if (layer + 1) % period else "full_attention" for layer in range(layers)]
 
 
 def rope_divisors(config: Config) -> np.ndarray[Any, np.dtype[np.float32]] | None:
-    """By what Llama 3 slows each of RoPE's frequencies; None for every other way."""
+    """By what Llama 3 slows each of RoPE's frequencies, and Gemma 4 some to nothing; None for every other way."""
     rope = getattr(config, "rope", None)
-    if rope is None or rope.kind != "llama3":
+    if rope is None or rope.kind not in ("llama3", "proportional"):
         return None
-    size = config.head_dim
+    size = config.rotary_head_size("rotary_emb")
+    if rope.kind == "proportional":  # those that are not turned are divided by what no file's reader tells from infinity
+        return np.where(rope.frequencies(size) > 0, 1, UNTURNED).astype(np.float32)
     divisors: np.ndarray[Any, np.dtype[np.float32]] = replace(rope, kind="default").frequencies(size) / rope.frequencies(
         size
     )

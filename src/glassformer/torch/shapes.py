@@ -58,11 +58,9 @@ class Decoder(BaseModel):
     def forward(self, given: ForwardArguments) -> BaseModelOutputWithPast:
         """Run the base model."""
         p = given.p or self.prepare(given)
-        x = self.embed(given.input_ids, given.inputs_embeds)
-        if not self.blocks_stand_alone:
-            p = self.with_shared(p, given.input_ids, x)
         with self.modules_hooked(None if given.p else p.tap, given.tokens):
-            states = self.compute(x, p)
+            x = self.embed(given.input_ids, given.inputs_embeds)
+            states = self.compute(x, p if self.blocks_stand_alone else self.with_shared(p, given.input_ids, x))
         return BaseModelOutputWithPast(states, p.cache, **self.observed(p.tap, given))
 
     def with_shared(self, p: ForwardPass, ids: Tensor | None, x: Tensor) -> ForwardPass:

@@ -41,6 +41,12 @@ TINY: dict[str, dict[str, Any]] = {
             "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3,
         },
     },
+    "gemma4_text": {
+        **SMALL, "num_hidden_layers": 5, "global_head_dim": 16, "num_global_key_value_heads": 1, "attention_k_eq_v": True,
+        "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 160, "sliding_window": 5,
+        "use_double_wide_mlp": True, "final_logit_softcapping": 2.0,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    },
     "gemma": SMALL,
     "gemma2": {
         **SMALL, "hidden_size": 64, "query_pre_attn_scalar": 20, "sliding_window": 5, "attn_logit_softcapping": 1.5,
@@ -91,11 +97,13 @@ TINY: dict[str, dict[str, Any]] = {
 NOT_ON_GPU = {  # what the GPU engine says of a family that it cannot run
     "gemma2": "caps its scores softly", "gpt_neox": "rotates only a part of each head",
     **dict.fromkeys(("bloom", "mpt"), "takes distances off its scores"),
+    "gemma4_text": "has blocks that share keys or read tokens themselves",
     "ministral3": "scales its scores by position", "apertus": "has an activation with learned numbers",
     **dict.fromkeys(("gptj", "glm4", "stablelm", "phi", "nemotron"), "rotates only a part of each head"),
     **dict.fromkeys(("cohere", "cohere2", "ernie4_5", "helium"), "rotates neighboring numbers"),
 }  # fmt: skip
 NOT_SPLIT = {  # among ranks, and why not
+    "gemma4_text": "every block reads vectors of tokens beside the stream",
     "olmo2": "q_norm needs all of what would be divided", "olmo3": "q_norm needs all of what would be divided",
     "phi3": "there are fewer key heads than ranks",  # where there are
 }  # fmt: skip
@@ -122,7 +130,7 @@ HEADS: dict[str, tuple[str, ...]] = {
         (*DECODER_HEADS, "token"),
     ),
     "gpt_neox": (*DECODER_HEADS, "token", "question"),
-    **dict.fromkeys(("granite", "cohere", "cohere2", "ernie4_5"), ("base", "causal")),
+    **dict.fromkeys(("granite", "cohere", "cohere2", "ernie4_5", "gemma4_text"), ("base", "causal")),
     "apertus": ("base", "causal", "token"),
     **dict.fromkeys(("bloom", "mpt", "falcon"), (*DECODER_HEADS, "token", "question")),
     "gpt_bigcode": (*DECODER_HEADS, "token"),
@@ -242,6 +250,35 @@ def _smollm3(draw: random.Random) -> dict[str, Any]:
     windows = {"use_sliding_window": draw.random() < 0.5, "sliding_window": 6}
     changes = _llama(draw, num_hidden_layers=layers, **windows, **draw.choice([kinds, {"no_rope_layer_interval": 2}]))
     return changes | {"attention_bias": draw.random() < 0.4, "mlp_bias": draw.random() < 0.4}
+
+
+def _gemma4_text(draw: random.Random) -> dict[str, Any]:
+    near = {"rope_type": "default", "rope_theta": draw.choice([100.0, 10000.0])}
+    far = draw.choice([
+        {"rope_type": "proportional", "partial_rotary_factor": draw.choice([0.25, 0.5, 1.0]), "rope_theta": 1e4},
+        {"rope_type": "default", "rope_theta": 500.0},
+    ])  # fmt: skip
+    groups = draw.choice([1, 2])
+    heads, own = groups * draw.choice([1, 2, 3]), draw.randint(2, 4)
+    kinds = [draw.choice(["sliding_attention", "full_attention"]) for _ in range(own)]
+    kinds[draw.randrange(own)] = "full_attention"
+    shared = [draw.choice(kinds) for _ in range(draw.choice([0, 1, 3]))]
+    shared[-1:] = ["full_attention"] * bool(shared)
+    if not shared:
+        kinds[-1] = "full_attention"
+    vocabulary = draw.randint(60, 300)
+    return {
+        "vocab_size": vocabulary, "hidden_size": heads * draw.choice([8, 14]), "intermediate_size": 56,
+        "num_hidden_layers": own + len(shared), "num_kv_shared_layers": len(shared), "layer_types": kinds + shared,
+        "num_attention_heads": heads, "num_key_value_heads": groups, "head_dim": draw.choice([4, 10]),
+        "global_head_dim": draw.choice([8, 16]), "attention_k_eq_v": draw.random() < 0.5,
+        "num_global_key_value_heads": draw.choice([None, 1]), "use_double_wide_mlp": draw.random() < 0.5,
+        "hidden_size_per_layer_input": draw.choice([0, 4, 12]), "vocab_size_per_layer_input": vocabulary,
+        "tie_word_embeddings": draw.random() < 0.5, "sliding_window": 5, "attention_bias": draw.random() < 0.4,
+        "hidden_activation": draw.choice(["gelu_pytorch_tanh", "gelu"]), "rms_norm_eps": draw.choice([1e-5, 1e-6]),
+        "rope_parameters": {"sliding_attention": near, "full_attention": far},
+        "final_logit_softcapping": draw.choice([None, 1.5, 30.0]),
+    }  # fmt: skip
 
 
 def _gemma2(draw: random.Random) -> dict[str, Any]:
@@ -492,6 +529,7 @@ RANDOM = {
     "helium": _helium, "hunyuan_v1_dense": _hunyuan_v1_dense, "exaone4": _exaone4, "glm4": _glm4,
     "gptj": _gptj, "gpt_neo": _gpt_neo, "stablelm": _stablelm, "phi": _phi, "nemotron": _nemotron, "olmo": _olmo,
     "ministral3": _ministral3, "apertus": _with_biases, "gpt_bigcode": _gpt_bigcode, "openai-gpt": _openai_gpt, "opt": _opt,
+    "gemma4_text": _gemma4_text,
     "bloom": _bloom, "mpt": _mpt, "falcon": _falcon,
     "biogpt": _biogpt,
 }  # fmt: skip

@@ -80,11 +80,13 @@ class PageTable(NotCopied):
 
     def _views(self, page: KvPage, layer: int) -> tuple[Any, Any, Any]:
         """A layer's keys (kv_heads, head_size, PAGE), values (kv_heads, PAGE, head_size), and scales (kv_heads, 2, PAGE)."""
-        layer_bytes = page.memory.reshape(self.format.layers, self.format.kv_heads, -1)[layer]
-        size, cache = self.format.head_size, self.format.cache
+        shapes, cache = self.format.layer_shapes, self.format.cache
+        begin = PAGE * sum(heads * self.format.head_bytes(size) for heads, size in shapes[:layer])
+        kv_heads, size = shapes[layer]
+        layer_bytes = page.memory[begin : begin + PAGE * kv_heads * self.format.head_bytes(size)].reshape(kv_heads, -1)
         half = PAGE * size * BYTES[cache]
         keys, values = (layer_bytes[:, begin : begin + half].view(DTYPES[cache]) for begin in (0, half))
-        scales = layer_bytes[:, 2 * half :].view(np.float32).reshape(self.format.kv_heads, 2, -1)
+        scales = layer_bytes[:, 2 * half :].view(np.float32).reshape(kv_heads, 2, -1)
         return keys.reshape(-1, size, PAGE), values.reshape(-1, PAGE, size), scales
 
     def share(self, length: int) -> PageTable:

@@ -113,6 +113,7 @@ class NativeStep(NativeStructure):
         ("query_norm", NativeNorm),
         ("key_norm", NativeNorm),
         *_numbers("query_offset", "key_offset", "value_offset", "layer", "heads", "kv_heads", "head_size", "latent"),
+        *_numbers("kv_planes", "kv_numbers"),
         *_numbers("window", "causal", "cross_attention", "rope", "position_offset", "max_distance"),
         *_numbers("output_offset", "column", "width", "query_distances", "key_distances"),
         ("scale", c_float),

@@ -42,6 +42,8 @@ def blueprint_reason(blueprint: Blueprint) -> str | None:
     ropes = [op.rope for op in blueprint.ops_of(Rotate)]
     reasons = {
         "keeps a state": blueprint.state_size > 0,
+        "has blocks that share keys or read tokens themselves": not (blueprint.blocks_stand_alone or blueprint.state_size),
+        "has heads of several sizes": bool(blueprint.key_shapes()),
         "has experts": bool(blueprint.routed_blocks),
         "has attention sinks": any(op.weights for op in blueprint.ops_of(Attend)),
         "remembers latents in place of keys and values": any(

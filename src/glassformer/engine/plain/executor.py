@@ -98,7 +98,7 @@ class PlainExecutor(NotCopied, StatefulRows):
             ),
         )  # fmt: skip
         self._set_ropes(module.rope for module in self.base.modules() if isinstance(module, RotaryEmbedding))
-        self._cache = RowCache(described.caching_layers())
+        self._cache = RowCache(described.caching_layers(), described.key_shapes())
         self._lock = ForkSafeLock()
 
     @property

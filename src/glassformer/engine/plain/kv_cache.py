@@ -57,8 +57,10 @@ class LayerBuffers:
     STEP = 64  # tokens
     SMALL = 4096  # tokens of all slots together that are not worth giving back while there are rows
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, shapes: Sequence[tuple[int, int]] = ()) -> None:
+        """`shapes`: how many heads each layer has, and of which size, where they differ: all have room for the largest."""
         self._layers = layers
+        self._shapes = shapes
         self._capacity = 0
         self.bytes_per_token = 0  # known with the first token
         self.tensors: list[Tensor] = []  # keys and values; empty until the first ones show their shapes
@@ -67,15 +69,23 @@ class LayerBuffers:
         """Fill the beginning of a slot, for which there is room."""
         for layer, (key, value) in enumerate(layers):
             keys, values = self.allocated(rows, key[None], value[None])
-            keys[layer, slot, :, : key.shape[1]] = key
-            values[layer, slot, :, : value.shape[1]] = value
+            for cached, new in ((keys, key), (values, value)):
+                self.part(cached[layer, slot], layer)[:, : new.shape[1]] = new
 
     def read(self, slot: int, length: int) -> list[tuple[Tensor, Tensor]]:
         """Copies of the beginning of a slot."""
         if not self.tensors or not length:
             return []
         keys, values = (cached[:, slot, :, :length].clone() for cached in self.tensors)
-        return list(zip(keys, values, strict=True))
+        pairs = enumerate(zip(keys, values, strict=True))
+        return [(self.part(key, layer), self.part(value, layer)) for layer, (key, value) in pairs]
+
+    def part(self, cached: Tensor, layer: int) -> Tensor:
+        """What a layer has of its room: (…, heads, length, head_size)."""
+        if not self._shapes:
+            return cached
+        heads, size = self._shapes[layer]
+        return cached[..., :heads, :, :size]
 
     def select(self, targets: Sequence[int], sources: Sequence[int], length: int) -> None:
         """Copy the first tokens of some slots to others, all at once."""
@@ -117,7 +127,9 @@ class LayerBuffers:
     def allocated(self, rows: int, key: Tensor, value: Tensor) -> list[Tensor]:
         """All keys and values, allocated now if these are the first."""
         if not self.tensors:
-            sizes = ((rows, new.shape[1], self._capacity, new.shape[3]) for new in (key, value))
+            largest = [max(counts) for counts in zip(*self._shapes, strict=True)] if self._shapes else None
+            heads, size = largest or (key.shape[1], key.shape[3])
+            sizes = ((rows, heads, self._capacity, size if largest else new.shape[3]) for new in (key, value))
             self.tensors = [key.new_zeros(self._layers, *size) for size in sizes]
             self.bytes_per_token = sum(
                 cached.shape[0] * cached.shape[2] * cached.shape[4] * cached.element_size() for cached in self.tensors
@@ -128,9 +140,9 @@ class LayerBuffers:
 class RowCache:
     """The keys and values of all rows, in slots without gaps: the last row moves to a closed row's slot."""
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, shapes: Sequence[tuple[int, int]] = ()) -> None:
         self.rows: list[PlainRow] = []
-        self.text = LayerBuffers(layers)
+        self.text = LayerBuffers(layers, shapes)
         self.source = LayerBuffers(layers)
 
     def add(self, source: Sequence[int] = ()) -> PlainRow:
@@ -222,7 +234,7 @@ class CacheWindow:
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         if not self._layers:
             self._layers = self._slice_layers(*self.cache.text.allocated(len(self.cache.rows), key, value))
-        key_slots, value_slots, keys, values = self._layers[layer]
+        key_slots, value_slots, keys, values = (self.cache.text.part(cached, layer) for cached in self._layers[layer])
         if self._contiguous and self.aligned:
             key_slots.copy_(key)
             value_slots.copy_(value)

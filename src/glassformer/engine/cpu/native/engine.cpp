@@ -298,7 +298,7 @@ class Engine {
             const float* in = row(s.input, token);
             if (s.kind == ADD) {
                 const float* other = row(s.second_input, token);
-                for (int i = 0; i < width; ++i) out[i] = other[i] + in[i];
+                for (int i = 0; i < width; ++i) out[i] = (other[i] + in[i]) * s.scale;
             } else if (s.kind == GATE) {
                 const float* other = row(s.second_input, token) + s.column;
                 if (pass_->widths[s.input] > 1) {
@@ -319,6 +319,8 @@ class Engine {
             } else {
                 if (out != in) std::memcpy(out, in, size_t(width) * 4);
                 if (s.kind == ACTIVATE && s.activation == XIELU) xielu(s.activation_numbers, out, width);
+                else if (s.kind == ACTIVATE && s.activation == SCALE)
+                    for (int i = 0; i < width; ++i) out[i] *= s.activation_numbers[0];
                 else if (s.kind == ACTIVATE) k.activate(s.activation, out, nullptr, width);
             }
         });
@@ -667,9 +669,9 @@ class Engine {
 
     KvPlane plane(const Feed& feed, const Step& s, int group) const {
         static constexpr int bytes[] = {4, 2, 2, 1};
-        const size_t scale = pass_->kv_dtype == KV_Q8 ? 4 : 0;
-        const size_t one = (s.latent ? 1 : 2) * size_t(PAGE) * (s.head_size * bytes[pass_->kv_dtype] + scale);
-        const size_t offset = (size_t(s.layer) * s.kv_heads + group) * one;
+        const size_t vectors = (s.latent ? 1 : 2) * size_t(PAGE), number = vectors * bytes[pass_->kv_dtype];
+        const size_t scales = pass_->kv_dtype == KV_Q8 ? vectors * 4 : 0;
+        const size_t offset = number * (s.kv_numbers + size_t(group) * s.head_size) + scales * (s.kv_planes + group);
         return {s.cross_attention ? feed.source_pages : feed.pages, offset, s.head_size, pass_->kv_dtype, s.latent};
     }
 

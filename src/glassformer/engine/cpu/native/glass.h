@@ -16,7 +16,7 @@ constexpr int CHUNK = 256;  // keys of one online-softmax step; fixed, so that r
 enum MatrixKind : int32_t { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, MXFP4 };  // floats in rows, packed in tiles
 enum KvDtype : int32_t { KV_F32, KV_F16, KV_BF16, KV_Q8 };                        // of cached keys and values
 enum NormKind : int32_t { NO_NORM, RMS_NORM, LAYER_NORM, L2_NORM };
-enum Activation : int32_t { SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2, SIGMOID, XIELU, NO_ACTIVATION };
+enum Activation : int32_t { SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2, SIGMOID, XIELU, NO_ACTIVATION, SCALE };
 enum Epilogue : int32_t { EPILOGUE_NONE, EPILOGUE_ADD, EPILOGUE_ACTIVATE, EPILOGUE_GATE };  // what a matmul is fused with
 enum TokenScope : int32_t {  // which tokens a step computes
     ALL_TOKENS,
@@ -88,6 +88,7 @@ struct Step {
     int32_t query_offset, key_offset, value_offset;  // columns where they begin in the input
     int32_t layer, heads, kv_heads, head_size;
     int32_t latent;             // values are the first so many numbers of the cached keys; 0: they are cached beside them
+    int32_t kv_planes, kv_numbers;  // KV heads of the layers before in a page, and all numbers of their keys
     int32_t window, causal, cross_attention;  // window 0: none; cross_attention: keys and values of the source
     int32_t rope;               // number of a rope table, or NO_ROPE
     int32_t position_offset;    // the row that the first token has in a table of positions; -1: there is no such table
