@@ -65,6 +65,15 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, family, 
             "mscale_all_dim": 0.7,
         },
     }),
+    "minimax-m2": ("minimax-m2", "minimax_m2", {
+        **SIZES, "num_local_experts": 4, "head_dim": 16,
+        "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
+    }),
+    "ernie4_5-moe": ("ernie4_5-moe", "ernie4_5_moe", {
+        **{name: size for name, size in SIZES.items() if name != "num_experts_per_tok"}, "moe_num_experts": 4,
+        "moe_k": 2, "head_dim": 16, "moe_intermediate_size": 32, "moe_num_shared_experts": 2, "moe_layer_start_index": 1,
+        "tie_word_embeddings": False,
+    }),
     "glm4moe": ("glm4moe", "glm4_moe", {
         **SIZES, **GROUPED, "head_dim": 16, "use_qk_norm": True, "attention_bias": True,
         "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
@@ -111,7 +120,7 @@ def converted(name: str, theirs: Any) -> dict[str, np.ndarray]:
             word = "post_attention_norm"
         full = f"blk.{layer}.{word}.{ending}" if layer.isdecimal() else f"{word}.{ending}"
         array = np.ascontiguousarray(value.numpy())
-        if word == "ffn_gate_inp_shexp":
+        if word in ("ffn_gate_inp_shexp", "exp_probs_b"):
             array = array.reshape(-1)
         if architecture == "llama" and word in ("attn_q", "attn_k"):
             array = interleaved(array, config["num_attention_heads" if word == "attn_q" else "num_key_value_heads"])
@@ -129,6 +138,9 @@ def metadata(name: str, theirs: Any) -> dict[str, Typed]:
         "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 16, "expert_used_count": 2,
         **({"expert_feed_forward_length": c.get("moe_intermediate_size", 96)} if name not in ("mixtral", "olmoe") else {}),
         **(GROUPED_COUNTS if "n_group" in c else {}),
+        **({"expert_gating_func": 2, "rope.dimension_count": 8} if name == "minimax-m2" else {}),
+        **({"expert_shared_count": 2, "leading_dense_block_count": 1} if name == "ernie4_5-moe" else {}),
+        **({"interleave_moe_layer_step": 1} if name == "ernie4_5-moe" else {}),
         **(LATENT_LENGTHS if architecture == "deepseek2" else {}),
         **({"expert_gating_func": 1} if name == "deepseek2" else {}),
         **({"attention.q_lora_rank": 40, "rope.scaling.original_context_length": 16} if name == "deepseek2 sigmoid" else {}),
@@ -186,7 +198,10 @@ def test_packed_stacks_run_as_they_are(name: str, kind: str, tmp_path: Path) -> 
     assert verdict.agrees(1e-2), verdict
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "qwen2moe", "olmoe", "glm4moe", "deepseek2", "deepseek2 sigmoid"])
+@pytest.mark.parametrize(
+    "name",
+    ["mixtral", "qwen3moe", "qwen2moe", "olmoe", "glm4moe", "deepseek2", "deepseek2 sigmoid", "minimax-m2", "ernie4_5-moe"],
+)
 def test_written_files_stack_the_experts_again(name: str, tmp_path: Path) -> None:
     architecture, family, config = MODELS[name]
     theirs = reference.write(tmp_path, family, **config)

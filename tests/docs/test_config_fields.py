@@ -33,7 +33,8 @@ PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and kee
         ("llama", "mistral", "qwen2", "qwen3", "phi3", "olmo2", "granite", "smollm3", "gemma", "starcoder2", "mixtral"), ROPE
     ),
     **{family: {*ROPE, "sliding_window_pattern"} for family in ("olmo3", "gemma2", "cohere2", "gpt_oss", "exaone4")},
-    **{family: {*ROPE, "num_local_experts"} for family in ("qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe")},
+    **{family: {*ROPE, "num_local_experts"} for family in ("qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "ernie4_5_moe")},
+    "minimax_m2": {*ROPE, "num_local_experts", "rotary_dim"},
     **dict.fromkeys(("seed_oss", "ernie4_5", "hunyuan_v1_dense", "arcee", "helium", "glm4", "cohere"), ROPE),
     **dict.fromkeys(("stablelm", "phi", "nemotron", "olmo", "ministral3", "apertus"), ROPE),
     "qwen3_5_text": {*ROPE, "full_attention_interval"},
@@ -42,7 +43,7 @@ PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and kee
     "bloom": {"n_embed", "n_head"},
     "falcon": {*ROPE, "n_embed", "n_layer", "n_head"},
     "gpt_bigcode": {"num_key_value_heads"},
-    **{family: {*ROPE, "num_local_experts", "qk_head_dim"} for family in ("deepseek_v2", "deepseek_v3")},
+    **{family: {*ROPE, "num_local_experts", "qk_head_dim"} for family in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")},
     "gpt_neox": {*ROPE, "rotary_pct", "rotary_emb_base"},
     "gemma3_text": {*ROPE, "rope_local_base_freq", "sliding_window_pattern"},
     "gemma4_text": {*ROPE, "rope_local_base_freq", "sliding_window_pattern", "per_layer_config"},

@@ -319,6 +319,10 @@ MESSAGES: dict[str, list[Entry]] = {
          "config field 'partial_rotary_factor' is 0.5; in a deepseek_v2 model 'qk_rope_head_dim' says what is rotated."),
         (ConfigError, lambda: deepseek(topk_method="noaux_tc"),
          "config field 'topk_method' is 'noaux_tc', which is not known. Known: greedy, group_limited_greedy."),
+        (ConfigError, lambda: blueprints.read_config(
+            {"model_type": "glm4_moe_lite", **TINY["glm4_moe_lite"], "mlp_layer_types": ["dense"]}
+         ),
+         "config field 'mlp_layer_types' has to say of each of the 3 layers whether it is 'dense' or 'sparse'."),
         (ConfigError, lambda: glm4_moe(n_group=4),
          "config field 'n_group' is 4, but 6 experts ('n_routed_experts') make no such groups of two or more each."),
         (ConfigError, lambda: glm4_moe(topk_group=4),

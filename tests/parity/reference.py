@@ -84,7 +84,7 @@ def build(model_type: str, head: str = "CausalLM", dtype: torch.dtype = torch.fl
     centred = {module for module in norms if type(module).__name__ in added_to_one}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if not parameter.requires_grad:  # a table that follows from the config
+            if not parameter.requires_grad and "e_score" not in name:  # a table that follows from the config
                 continue
             holder, _, own = name.rpartition(".")
             module = model.get_submodule(holder)
@@ -111,9 +111,12 @@ def write(folder: Path, model_type: str, head: str = "CausalLM", **changes: Any)
 
 def in_checkpoint(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
     """A reference model's tensors, or what belongs to each, under the names of its files: there, experts are not stacked."""
-    names = {"mixtral": ("w1", "w3", "w2")}.get(model.config.model_type, ("gate_proj", "up_proj", "down_proj"))
+    names = dict.fromkeys(("mixtral", "minimax_m2"), ("w1", "w3", "w2")).get(
+        model.config.model_type, ("gate_proj", "up_proj", "down_proj")
+    )
     stored: dict[str, Any] = {}
     for name, value in tensors.items():
+        name = name.replace(".gate.moe_statics.", ".moe_statics.")
         if model.config.model_type == "roformer" and name.endswith("embed_positions.weight"):
             continue  # RoPE's table, which follows from the config
         if names[0] == "w1":

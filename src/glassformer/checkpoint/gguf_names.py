@@ -62,6 +62,13 @@ LATENT_SIZES = {
     "attention.kv_lora_rank": "kv_lora_rank",
     "rope.dimension_count": "qk_rope_head_dim",
 }
+WHOLE_EXPERT_SIZES = {**EXPERT_SIZES, "expert_feed_forward_length": "intermediate_size"}
+ERNIE_MOE_SIZES = {
+    **EXPERT_SIZES,
+    "expert_shared_count": "moe_num_shared_experts",
+    "leading_dense_block_count": "moe_layer_start_index",
+    "interleave_moe_layer_step": "moe_layer_interval",
+}
 GPT_OSS_SIZES = {
     **EXPERT_SIZES,
     "expert_feed_forward_length": "intermediate_size",
@@ -201,6 +208,10 @@ def mpt_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
 
 def ernie_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     return {"use_bias": "blk.0.attn_q.bias" in raw, "rope_scaling": _rope_scaling(metadata, raw)}
+
+
+def ernie_moe_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    return {**ernie_fields(metadata, raw), **without_drafts(metadata)}
 
 
 def seed_oss_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
@@ -470,6 +481,13 @@ GROUPED_EXPERTS = {
 LATENT = {
     **{theirs: ours for theirs, ours in DECODER.items() if not theirs.endswith(("attn_k", "attn_v"))},
     **LATENT_ATTENTION, **GROUPED_EXPERTS,
+}  # fmt: skip
+MINIMAX = {
+    **{theirs: ours.replace(".mlp.", ".block_sparse_moe.") for theirs, ours in MIXTRAL.items()}, **HEAD_NORMS,
+    "blk.{}.exp_probs_b": "model.layers.{}.block_sparse_moe.e_score_correction_bias",
+}  # fmt: skip
+ERNIE_MOE = {
+    **DECODER, **GROUPED_EXPERTS, "blk.{}.exp_probs_b": "model.layers.{}.mlp.moe_statics.e_score_correction_bias",
 }  # fmt: skip
 GLM4_MOE = {**SEED_OSS, **HEAD_NORMS, **GROUPED_EXPERTS}
 GEMMA2 = {
@@ -779,6 +797,10 @@ TABLES: Mapping[str, ArchitectureTable] = {
     "command-r": ArchitectureTable(COHERE, COHERE_SIZES, "cohere"),
     "seed_oss": ArchitectureTable(SEED_OSS, DECODER_SIZES, "seed_oss", seed_oss_fields),
     "ernie4_5": ArchitectureTable(DECODER, DECODER_SIZES, "ernie4_5", ernie_fields),
+    "ernie4_5-moe": ArchitectureTable(
+        ERNIE_MOE, ERNIE_MOE_SIZES, "ernie4_5_moe", ernie_moe_fields, layouts={r"blk\.\d+\.exp_probs_b\.bias": SingleRow()},
+    ),
+    "minimax-m2": ArchitectureTable(MINIMAX, WHOLE_EXPERT_SIZES, "minimax_m2", partly_rotated_fields),
     "hunyuan-dense": ArchitectureTable(HUNYUAN, DECODER_SIZES, "hunyuan_v1_dense"),
     "arcee": ArchitectureTable(ARCEE, DECODER_SIZES, "arcee", interleaved=True),
     "stablelm": ArchitectureTable(DECODER, STABLELM_SIZES, "stablelm", stablelm_fields),

@@ -310,7 +310,8 @@ def _around(module: str) -> str:
 
 def build_route(
     b: Recorder, scores: Value, module: str, chosen: int, normalized: bool, how: str = "softmax", correction: str = "",
-    groups: int = 1, kept_groups: int = 1, group_best: int = 1, scale: float = 1.0, floor: float = 0.0,
+    correction_shape: tuple[int, ...] = (), groups: int = 1, kept_groups: int = 1, group_best: int = 1, scale: float = 1.0,
+    floor: float = 0.0,
 ) -> Value:  # fmt: skip
     """Each expert's share of a token's update: what the router's scores become, and 0 for all but the best.
 
@@ -319,7 +320,7 @@ def build_route(
     compared, and only then. `groups`: of experts side by side; those chosen are in the best `kept_groups`, where a group is
     as good as its `group_best` best experts together.
     """
-    weights = {correction: (scores.width,)} if correction else {}
+    weights = {correction: correction_shape or (scores.width,)} if correction else {}
     return b.record(
         Route, module, (scores,), scores.shape, "mlp.experts", weights, chosen=chosen, normalized=normalized, how=how,
         groups=groups, kept_groups=kept_groups, group_best=group_best, scale=scale, floor=floor,

@@ -29,12 +29,13 @@ ARCHITECTURES: Mapping[str, str] = {
     "olmoe": "olmoe", "gpt_oss": "gpt-oss", "exaone4": "exaone4", "glm4": "glm4", "cohere": "command-r",
     "seed_oss": "seed_oss", "ernie4_5": "ernie4_5", "hunyuan_v1_dense": "hunyuan-dense", "arcee": "arcee",
     "qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
+    "glm4_moe_lite": "deepseek2", "minimax_m2": "minimax-m2", "ernie4_5_moe": "ernie4_5-moe",
     "stablelm": "stablelm", "phi": "phi2", "nemotron": "nemotron", "olmo": "olmo",
     "gpt_bigcode": "starcoder", "bloom": "bloom", "mpt": "mpt", "gemma4_text": "gemma4",
 }  # fmt: skip
 WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
     "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "qwen3_moe", "olmoe", "hunyuan_v1_dense",
-    "deepseek_v2", "deepseek_v3",
+    "deepseek_v2", "deepseek_v3", "glm4_moe_lite",
 )  # fmt: skip
 GATING = {"softmax": 1, "sigmoid": gguf_names.SIGMOID}  # what shares are made of a router's scores by
 UNTURNED = 1e30
@@ -82,8 +83,9 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
         metadata |= _gemma4(config)
     if config.model_type == "gemma3_text":
         metadata |= _gemma3(config)
-    if any(name == "n_group" for name in table.sizes.values()):
-        metadata["expert_gating_func"] = GATING[next((op.options["how"] for op in plan.ops_of(Route)), "sigmoid")]
+    how = next((op.options["how"] for op in plan.ops_of(Route)), None)
+    if how == "sigmoid" or "n_group" in table.sizes.values():
+        metadata["expert_gating_func"] = GATING[how or "sigmoid"]
     if config.model_type in ("olmo3", "exaone4") and windows:
         metadata["attention.sliding_window_pattern"] = [config.is_local(layer) for layer in range(config.num_hidden_layers)]
     return metadata

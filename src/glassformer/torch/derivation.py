@@ -445,8 +445,9 @@ class Derivation:
 
     def _children(self, path: Path) -> list[str]:
         """The names of a module's children, in their order."""
-        names = dict.fromkeys(leaf[len(path)] for leaf in self._ordered if len(leaf) > len(path) and below(leaf, path))
-        if all(name.isdigit() for name in names):
+        inside = [*self._ordered, *(buffer[:-1] for buffer in self.buffers)]
+        names = dict.fromkeys(leaf[len(path)] for leaf in inside if len(leaf) > len(path) and below(leaf, path))
+        if names and all(name.isdigit() for name in names):
             return sorted(names, key=int)
         _, *order = self._described(path)
         return [*(name for name in order if name in names), *(name for name in names if name not in order)]
@@ -496,7 +497,7 @@ class Derivation:
             self._number_state(leaf, path)
             return leaf
         names = self._children(path)
-        if all(name.isdigit() for name in names):
+        if names and all(name.isdigit() for name in names):
             parts = [self._module((*path, name)) for name in names]
             return nn.Sequential(*parts) if printed == "Sequential" else nn.ModuleList(parts)
         attributes = dict(self.containers.get(path, {}))

@@ -38,13 +38,28 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "deepseek_v2": {**LATENT, **GROUPED, "q_lora_rank": None, "topk_method": "group_limited_greedy"},
     "deepseek_v3": {**LATENT, **GROUPED, "q_lora_rank": 20, "rope_parameters": YARN},
+    "glm4_moe_lite": {
+        **LATENT, **{name: value for name, value in GROUPED.items() if name != "first_k_dense_replace"}, "q_lora_rank": 20,
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+    },
+    "minimax_m2": {
+        **SMALL, "num_local_experts": 5, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.1,
+        "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
+    },
+    "ernie4_5_moe": {
+        **SMALL, "moe_num_experts": 5, "moe_k": 2, "router_aux_loss_coef": 0.1, "moe_intermediate_size": 36,
+        "moe_num_shared_experts": 2, "moe_layer_start_index": 1,
+    },
 }  # fmt: skip
 NOT_ON_GPU = dict.fromkeys(TINY, "has experts")
 NOT_SPLIT = {**dict.fromkeys(TINY, "it has experts"), "olmoe": "q_norm needs all of what would be divided"}
-NOT_SPLIT |= dict.fromkeys(("deepseek_v2", "deepseek_v3"), "all heads read one latent")
+NOT_SPLIT |= {
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite"), "all heads read one latent"),
+    "minimax_m2": "q_norm needs all of what would be divided",
+}
 HEADS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("mixtral", "qwen3_moe", "qwen2_moe", "gpt_oss"), DECODER_HEADS),
-    **dict.fromkeys(("olmoe", "glm4_moe"), ("base", "causal")),
+    **dict.fromkeys(("olmoe", "glm4_moe", "glm4_moe_lite", "minimax_m2", "ernie4_5_moe"), ("base", "causal")),
     "deepseek_v2": ("base", "causal", "sequence"), "deepseek_v3": ("base", "causal", "sequence", "token"),
 }  # fmt: skip
 
@@ -145,7 +160,33 @@ def _deepseek_v3(draw: random.Random) -> dict[str, Any]:
     return {**_latent(draw), "rope_interleave": draw.random() < 0.7}
 
 
+def _glm4_moe_lite(draw: random.Random) -> dict[str, Any]:
+    config = _latent(draw)
+    layers = config["num_hidden_layers"]
+    kinds = [draw.choice(["dense", "sparse"]) for _ in range(layers)]
+    del config["first_k_dense_replace"]
+    return {**config, "rope_interleave": draw.random() < 0.7, "mlp_layer_types": draw.choice([kinds, None])}
+
+
+def _minimax_m2(draw: random.Random) -> dict[str, Any]:
+    config = _experts(draw, head_dim=draw.choice([8, 16]))
+    share = {"partial_rotary_factor": draw.choice([0.5, 0.25, 1.0])}
+    return {
+        **config, "num_local_experts": config.pop("num_experts"), "rope_parameters": {**config["rope_parameters"], **share}
+    }  # fmt: skip
+
+
+def _ernie4_5_moe(draw: random.Random) -> dict[str, Any]:
+    config = _experts(
+        draw, head_dim=draw.choice([4, 8, 16]), moe_intermediate_size=draw.choice([8, 40]),
+        moe_num_shared_experts=draw.randint(0, 2), moe_layer_start_index=draw.randint(0, 2),
+        moe_layer_end_index=draw.choice([-1, 1, 2]), moe_layer_interval=draw.choice([1, 1, 2]),
+    )  # fmt: skip
+    return {**config, "moe_num_experts": config.pop("num_experts"), "moe_k": config.pop("num_experts_per_tok")}
+
+
 RANDOM: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "qwen2_moe": _qwen2_moe, "olmoe": _olmoe, "gpt_oss": _gpt_oss,
+    "glm4_moe_lite": _glm4_moe_lite, "minimax_m2": _minimax_m2, "ernie4_5_moe": _ernie4_5_moe,
     "glm4_moe": _glm4_moe, "deepseek_v2": _deepseek_v2, "deepseek_v3": _deepseek_v3,
 }  # fmt: skip
