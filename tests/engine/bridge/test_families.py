@@ -16,6 +16,7 @@ from glassformer.blueprints import model_types
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import ExecutorError, SiteError
 from tests.engine.bridge import families
+from tools.model_table import PAGE, bridge_row
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -200,6 +201,11 @@ def test_what_is_not_found_is_not_there(kind: str) -> None:
     assert same(reading(model).at("scores"), reference_pass(kind).logits[0])
     with pytest.raises(SiteError, match=r"blocks\.\*\.residual"):
         reading(model).values("blocks.*.residual")
+
+
+@pytest.mark.parametrize("kind", [*WRITING, *families.ENCODERS, *families.WITHOUT_STREAM])
+def test_the_page_says_what_is_found(kind: str) -> None:
+    assert bridge_row(kind, both(kind)[0]) in PAGE.read_text("utf-8").splitlines(), "python tools/model_table.py"
 
 
 def test_a_model_that_reads_more_than_the_text_is_refused() -> None:
