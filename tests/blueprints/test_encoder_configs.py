@@ -21,7 +21,7 @@ def tiny(family: str, **changes: Any) -> Any:
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("albert", {"inner_group_num": 2}, "'inner_group_num' is 2; in a albert model it is 1"),
+    ("albert", {"inner_group_num": 2}, "'inner_group_num' is 2; in an albert model it is 1"),
     ("albert", {"num_hidden_groups": 9}, "'num_hidden_groups' is 9, which is more than the 3 layers"),
     ("modernbert", {"layer_types": ["full_attention"]}, "'layer_types' must name one of full_attention, sliding_attention"),
     ("modernbert", {"classifier_pooling": "max"}, "'classifier_pooling' is 'max'; it must be one of cls, mean"),

@@ -60,6 +60,10 @@ def qwen3(**fields: Any) -> Any:
     return blueprints.read_config({**decoder().opened.config.to_dict(), **fields})
 
 
+def tiny(family: str, **fields: Any) -> Any:
+    return blueprints.read_config({"model_type": family, **TINY[family], **fields})
+
+
 def glm4_moe(**fields: Any) -> Any:
     return blueprints.read_config({"model_type": "glm4_moe", **TINY["glm4_moe"], **fields})
 
@@ -290,7 +294,7 @@ MESSAGES: dict[str, list[Entry]] = {
          "config field 'head_dim' is 7; RoPE rotates pairs, so it must be even."),
         (ConfigError, lambda: llama(rope_parameters={"rope_type": "lama3"}),
          "config field 'rope_type' is 'lama3', which is not known. Did you mean 'llama3'? Known: default, linear, "
-         "dynamic, yarn, llama3, longrope."),
+         "dynamic, yarn, llama3, longrope, proportional."),
         (ConfigError, lambda: llama(rope_parameters={"rope_type": "llama3"}),
          "config field 'factor' is None; RoPE needs a positive number there."),
         (ConfigError, lambda: llama(rope_parameters=[1]),
@@ -313,6 +317,32 @@ MESSAGES: dict[str, list[Entry]] = {
          "config field 'mlp_bias' is True; in a qwen3 model it is False."),
         (ConfigError, lambda: blueprints.read_config({"model_type": "helium", **TINY["helium"], "head_dim": 16}),
          "config field 'head_dim' is 16, but all 4 heads together must be as wide as the stream, which is 48."),
+        (ConfigError, lambda: tiny("stablelm", qk_layernorm=True),
+         "config field 'qk_layernorm' is True; in a stablelm model it is False."),
+        (ConfigError, lambda: tiny("olmo", clip_qkv=8.0),
+         "config field 'clip_qkv' is 8.0; in an olmo model it is None."),
+        (ConfigError, lambda: tiny("mpt", attn_config={"clip_qkv": 8.0}),
+         "config field 'attn_config' has clip_qkv=8.0; in an mpt model it is None here."),
+        (ConfigError, lambda: tiny("falcon", num_kv_heads=3),
+         "config field 'num_kv_heads' is 3; it must divide the 4 attention heads."),
+        (ConfigError, lambda: tiny("falcon", parallel_attn=False),
+         "config field 'parallel_attn' is False; in a falcon model of the new architecture attention and MLP stand side by "
+         "side."),
+        (ConfigError, lambda: tiny("falcon", num_ln_in_parallel_attn=3),
+         "config field 'num_ln_in_parallel_attn' is 3; a block has one norm for both, or two in the new architecture."),
+        (ConfigError, lambda: tiny("gemma4_text", use_bidirectional_attention="all"),
+         "config field 'use_bidirectional_attention' is 'all'; a decoder that looks ahead is not supported. For vectors of "
+         "texts take an encoder, such as minilm."),
+        (ConfigError, lambda: tiny("gemma4_text", global_head_dim=7),
+         "config field 'global_head_dim' is 7; it must be a multiple of 2."),
+        (ConfigError, lambda: tiny("gemma4_text", num_kv_shared_layers=4),
+         "config field 'num_kv_shared_layers' is 4; before them there must be a layer of each of their kinds, whose keys "
+         "and values they share."),
+        (ConfigError, lambda: tiny("gemma4_text", per_layer_config=5),
+         "config field 'per_layer_config' is 5; it must be an object."),
+        (ConfigError, lambda: tiny("gemma4_text", per_layer_config={"1": {"head_dim": 8}, "4": {"head_dim": 16}}),
+         "config field 'per_layer_config' is {'1': {'head_dim': 8}, '4': {'head_dim': 16}}; all layers that see everything "
+         "must have the same head_dim and num_key_value_heads, and no other field."),
         (ConfigError, lambda: deepseek(qk_rope_head_dim=7),
          "config field 'qk_rope_head_dim' is 7; RoPE rotates pairs, so it must be even."),
         (ConfigError, lambda: deepseek(rope_parameters={"rope_theta": 1e4, "partial_rotary_factor": 0.5}),

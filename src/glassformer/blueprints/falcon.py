@@ -138,7 +138,7 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
                 b.identity(normed, "attention.input"), "self_attention.query_key_value",
                 (c.num_attention_heads + 2 * c.groups) * c.head_dim, c.bias,
             )  # fmt: skip
-            drops = {"dropout": c.attention_dropout, "dropout_module": "self_attention.attention_dropout"}
+            drops: dict[str, Any] = {"dropout": c.attention_dropout, "dropout_module": "self_attention.attention_dropout"}
             a = b.attend(*heads_of(b, c, fused), "self_attention", slopes=c.slopes, **(drops if c.alibi else {}))
             if not c.alibi:  # then nothing of the pattern is dropped out
                 b.unused("self_attention.attention_dropout", c.attention_dropout)

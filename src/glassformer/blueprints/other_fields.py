@@ -147,5 +147,6 @@ def check_other_fields(
         else:
             continue
         if value not in allowed:
-            advice = f"in a {family} model it is {neutral[name]!r}." if refusal is None else refusal.advice
+            article = "an" if family[0] in "aeiou" else "a"
+            advice = f"in {article} {family} model it is {neutral[name]!r}." if refusal is None else refusal.advice
             raise ConfigError(f"config field {name!r} is {brief(value)}; {advice}")

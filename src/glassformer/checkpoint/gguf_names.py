@@ -271,13 +271,13 @@ def gemma3_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
 
 def gemma4_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     """Layers that see everything may have fewer and larger heads, and no values of their own; the last ones more neurons."""
-    kinds = _kinds(metadata.get("attention.sliding_window_pattern"))
-    locals_, groups = metadata.get("attention.sliding_window_pattern"), metadata.get("attention.head_count_kv")
+    pattern, groups = metadata.get("attention.sliding_window_pattern"), metadata.get("attention.head_count_kv")
+    local: list[Any] = pattern if isinstance(pattern, list) else []
     inner, table = metadata.get("feed_forward_length"), raw.get("per_layer_token_embd.weight")
-    full = [layer for layer, local in enumerate(locals_ or []) if not local]
-    by_layer = isinstance(groups, list) and isinstance(locals_, list) and len(groups) == len(locals_)
-    near = next((count for count, local in zip(groups, locals_, strict=True) if local), groups[0]) if by_layer else groups
-    far = next((count for count, local in zip(groups, locals_, strict=True) if not local), None) if by_layer else None
+    full = [layer for layer, near in enumerate(local) if not near]
+    by_kind: dict[bool, Any] = {True: groups, False: None}
+    if isinstance(groups, list):
+        by_kind |= {bool(near): count for near, count in zip(local, groups, strict=False)}
     divisors = raw["rope_freqs.weight"].to_float32().ravel() if "rope_freqs.weight" in raw else None
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": shortest_float(metadata.get("rope.freq_base", 1e6))}
     if divisors is not None and len(divisors):
@@ -285,9 +285,9 @@ def gemma4_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     theta = shortest_float(metadata.get("rope.freq_base_swa", 1e4))
     return {
         "attention_bias": "blk.0.attn_q.bias" in raw,
-        "layer_types": kinds,
-        "num_key_value_heads": near,
-        "num_global_key_value_heads": far,
+        "layer_types": _kinds(pattern),
+        "num_key_value_heads": by_kind[True],
+        "num_global_key_value_heads": by_kind[False],
         "attention_k_eq_v": bool(full) and f"blk.{full[0]}.attn_v.weight" not in raw,
         "intermediate_size": min(inner) if isinstance(inner, list) and inner else inner,
         "use_double_wide_mlp": isinstance(inner, list) and len(set(inner)) > 1,

@@ -204,5 +204,5 @@ def build_heads_at(
 ) -> Value:  # fmt: skip
     """Heads that begin at the `first` of a projection's numbers, and each `every` numbers after the one before; 0: they lie
     side by side. `run`: how many do so each time."""
-    options = {"first": first, "step": every or size, **({} if run == 1 else {"run": run})}
+    options: dict[str, Any] = {"first": first, "step": every or size, **({} if run == 1 else {"run": run})}
     return b.record(ProjectToHeads, module, (x,), _shape(x, heads, size), site, **options)

@@ -52,7 +52,7 @@ class ProgramWriter:
         op = self.ops[index]
         assert isinstance(op, TokenMixer)
         before = (other for other in self.ops[:index] if isinstance(other, TokenMixer) and other.caches_keys)
-        alike = (other for other in before if (other.stack, other.cross) == (op.stack, op.cross))
+        alike: list[Any] = [other for other in before if (other.stack, other.cross) == (op.stack, op.cross)]
         shapes = [(shape.heads, shape.key_size) for other in alike for shape in (other.cached_shape(self.ops),)]
         return {
             "layer": len(shapes), "kv_planes": sum(heads for heads, _ in shapes),
