@@ -141,6 +141,8 @@ def test_a_pass_in_pytorch_cannot_look_back_for_a_pattern(checkpoint: Subject) -
     begun = model(torch.tensor([ids_of(5)]), use_cache=True)
     with pytest.raises(InputError, match="what earlier passes have written to the state"):
         model(torch.tensor([[4]]), past_key_values=begun.past_key_values, watch=PATTERN)
+    with pytest.raises(InputError, match="generate.. cannot go on from them"):
+        model.generate(torch.tensor([[*ids_of(5), 4]]), past_key_values=begun.past_key_values)
 
 
 @pytest.mark.parametrize("level", levels())
