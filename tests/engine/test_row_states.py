@@ -102,7 +102,7 @@ def test_a_pattern_is_read_in_later_passes_too(subject: Subject) -> None:
         assert np.allclose(found, expected, atol=1e-5)
     assert np.allclose(later.host(), whole.host(), atol=1e-4)
     changed = subject.watch(changes={PATTERN: Change(scale=0.0)})
-    with pytest.raises(ExecutorError, match="computed from the whole text"):
+    with pytest.raises(ExecutorError, match="whole text"):
         executor.run([Feed(row, [5], watch=changed)])
 
 
@@ -115,7 +115,7 @@ def test_a_state_is_read_changed_and_kept(subject: Subject) -> None:
     state, write = (np.asarray(after.sites[site]) for site in (STATE, "blocks.0.attention.write"))
     assert np.linalg.matrix_rank(state[0, 0], tol=1e-5) == 1  # what one token wrote
     assert write.shape == (1, 1, 4)
-    with pytest.raises(SiteError, match="is measured, and nothing is computed from it"):
+    with pytest.raises(SiteError, match="is measured"):
         subject.watch(changes={f"{STATE}_norm": Change(scale=0.0)})
 
 
@@ -139,9 +139,9 @@ def test_a_pass_in_pytorch_cannot_look_back_for_a_pattern(checkpoint: Subject) -
 
     model = checkpoint.model
     begun = model(torch.tensor([ids_of(5)]), use_cache=True)
-    with pytest.raises(InputError, match="what earlier passes have written to the state"):
+    with pytest.raises(InputError, match="earlier passes"):
         model(torch.tensor([[4]]), past_key_values=begun.past_key_values, watch=PATTERN)
-    with pytest.raises(InputError, match="generate.. cannot go on from them"):
+    with pytest.raises(InputError, match="cannot go on"):
         model.generate(torch.tensor([[*ids_of(5), 4]]), past_key_values=begun.past_key_values)
 
 

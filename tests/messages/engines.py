@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from glassformer import AutoConfig, AutoModelForCausalLM, load
+from glassformer import AutoConfig, AutoModelForCausalLM, Change, DynamicCache, load
 from glassformer.blueprints import blueprint, read_config
 from glassformer.blueprints.blueprint import Builder
 from glassformer.checkpoint.gguf_names import TABLES, gguf_name_and_layout
 from glassformer.checkpoint.locate import locate
 from glassformer.decoding.grammar import Grammar
 from glassformer.engine.gpu.persistent import kernel as kernels
+from glassformer.engine.protocol import Feed
 from glassformer.engine.tensor_parallel.split import split_model
 from glassformer.features.files import read_dictionary
 from glassformer.ground.errors import (
@@ -29,6 +31,7 @@ from glassformer.ground.errors import (
     SettingError,
     SiteError,
 )
+from glassformer.ground.sites import Watch
 from glassformer.steering.library import Library
 from tests.features.dictionaries import write_folder
 from tests.messages.calls import Entry, altered, decoder, feed, limited, place, run, write
@@ -67,6 +70,34 @@ def held() -> Any:
     """A model one of whose features is held."""
     model = both("llama").model
     return model.changed(model.dictionary(write_folder(place() / "held"), "blocks.0.residual").clamp({7: 6.0}))
+
+
+def stateful(*feeds: dict[str, Any], changes: str | None = None) -> None:
+    """Feed a row of a model whose layers keep states; the last feed changes a site."""
+    model = both("qwen3_5_text").model
+    row, names = model.executor.open(), model.blueprint.site_names
+    for number, fields in enumerate(feeds, 1):
+        watch = None
+        if changes is not None and number == len(feeds):
+            watch = Watch.of(names=names, changes={changes: Change(scale=0.0)})
+        model.executor.run([Feed(row, watch=watch, **fields)])
+
+
+def cropped() -> None:
+    cache = DynamicCache()
+    cache.update(torch.zeros(1, 1, 5, 2), torch.zeros(1, 1, 5, 2), 0)
+    cache.keep_state(0, torch.zeros(1, 2), 5)
+    cache.crop(3)
+
+
+def begun(**more: Any) -> None:
+    """Go on from a cache that holds states."""
+    module, ids = both("qwen3_5_text").model.module, torch.tensor([[5, 6, 7]])
+    cache = module(ids, use_cache=True).past_key_values
+    if more:
+        module(ids, past_key_values=cache, **more)
+    else:
+        module.generate(torch.tensor([[5, 6, 7, 8]]), past_key_values=cache)
 
 
 class Letterless:
@@ -156,6 +187,29 @@ MESSAGES: dict[str, list[Entry]] = {
         (InputError, lambda: decoder().replay(replace(run().receipt, weights="0" * 64)),
          "this receipt was written with other weights of … (000000000000…, here …). Fetch those, or "
          "compare: glass compare --other."),
+    ],
+    "layers that keep a state": [
+        (ExecutorError, lambda: stateful({"ids": [5, 6]}, {"ids": [7]}, changes="blocks.0.attention.pattern"),
+         "the effective pattern of a layer that keeps a state is computed from the whole text, which cannot be read "
+         "again here, since something of it was changed. Read the text and its pattern in one pass."),
+        (ExecutorError, lambda: stateful({"ids": [5, 6], "parents": [-1, -1]}, {"ids": [7]}),
+         "a row that keeps a state cannot go on from several branches of a tree. Rewind it to one."),
+        (ExecutorError, lambda: stateful({"ids": [5, 6], "parents": [-1, -1]}, changes="final"),
+         "a tree of tokens cannot be watched in a model that keeps states. Watch a branch of it."),
+        (SiteError, lambda: stateful({"ids": [5]}, changes="blocks.0.attention.state_norm"),
+         "'blocks.0.attention.state_norm' is measured, and nothing is computed from it. Change 'blocks.0.attention.state'."),
+        (InputError, cropped,
+         "this cache holds states of layers that keep no tokens, so it cannot be cropped to 3 of 5. Read the text again, or "
+         "copy the cache before tokens that may be dropped."),
+        (InputError, begun,
+         "past_key_values hold states of layers that keep no tokens, and generate() cannot go on from them. Leave them out, "
+         "or read on with the model itself."),
+        (InputError, lambda: begun(watch="blocks.0.attention.pattern"),
+         "'blocks.0.attention.pattern' needs what earlier passes have written to the state. Give the text in one pass, "
+         "without a cache."),
+        (InputError, lambda: both("qwen3_5_text").model.circuits.head(0, 1),
+         "layer 0 keeps a state: what its heads read comes out of a convolution, so that no matrix says what they look for. "
+         "Look at its effective attention, or take a layer that attends."),
     ],
     "tokenizers that no grammar can guide": [
         (SettingError, lambda: Grammar.compile("regex", "1", Letterless()),

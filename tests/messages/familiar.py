@@ -56,6 +56,10 @@ def llama(**fields: Any) -> Any:
     return blueprints.read_config({**module().config.to_dict(), **fields})
 
 
+def qwen3_5(**fields: Any) -> Any:
+    return blueprints.read_config({**TINY["qwen3_5_text"], "model_type": "qwen3_5_text", **fields})
+
+
 def qwen3(**fields: Any) -> Any:
     return blueprints.read_config({**decoder().opened.config.to_dict(), **fields})
 
@@ -290,6 +294,8 @@ MESSAGES: dict[str, list[Entry]] = {
          "config field 'num_hidden_layers' is 0; it must be at least 1."),
         (ConfigError, lambda: llama(num_key_value_heads=3),
          "config field 'num_key_value_heads' is 3; it must divide the 4 attention heads."),
+        (ConfigError, lambda: qwen3_5(linear_num_key_heads=3),
+         "config field 'linear_num_key_heads' is 3; it must divide the 4 heads of values."),
         (ConfigError, lambda: llama(head_dim=7),
          "config field 'head_dim' is 7; RoPE rotates pairs, so it must be even."),
         (ConfigError, lambda: llama(rope_parameters={"rope_type": "lama3"}),

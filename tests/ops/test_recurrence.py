@@ -107,7 +107,7 @@ def test_a_cache_with_states_is_not_cropped() -> None:
     cache.update(torch.zeros(1, 1, 5, 2), torch.zeros(1, 1, 5, 2), 0)
     cache.keep_state(0, torch.zeros(1, 2), 5)
     cache.crop(5)
-    with pytest.raises(ValueError, match="cannot be cropped to 3 of 5"):
+    with pytest.raises(ValueError, match="3 of 5"):
         cache.crop(3)
     cache.reorder_cache(torch.tensor([0, 0]))
     loaded: Any = cache.load_state(0)
