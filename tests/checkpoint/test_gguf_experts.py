@@ -257,7 +257,7 @@ def test_keys_and_values_of_latents_in_two_parts_are_one_matrix(name: str, tmp_p
     close(ours(ids).logits, theirs(ids).logits, 1e-5)
     del tensors["blk.1.attn_v_b.weight"]
     path = write_gguf(tmp_path / "y.gguf", architecture, {**metadata(name, theirs), **newer}, tensors)
-    with pytest.raises(CheckpointError, match=r"'blk\.1\.attn_k_b\.weight' has no values' matrix beside it that fits\."):
+    with pytest.raises(CheckpointError, match="no values' matrix"):
         load(path, "causal")
 
 
@@ -266,7 +266,7 @@ def test_shares_that_gguf_has_no_field_for_are_refused(tmp_path: Path) -> None:
     reference.write(tmp_path, family, **{**config, "norm_topk_prob": False})
     from glassformer.quantize.export import _folder_weights
 
-    with pytest.raises(InputError, match="GGUF has no field for normalized=False"):
+    with pytest.raises(InputError, match="normalized=False"):
         model_contents("x", *_folder_weights(open_model(tmp_path)), "F32")
 
 
