@@ -22,6 +22,7 @@ LLAMA = {"attention_dropout": 0.21}
 BERT = {"hidden_dropout_prob": 0.11, "attention_probs_dropout_prob": 0.21, "classifier_dropout": 0.41}
 UNHEADED = {name: rate for name, rate in BERT.items() if name != "classifier_dropout"}
 BART = {"dropout": 0.11, "attention_dropout": 0.21, "activation_dropout": 0.31}
+NOTHING: dict[str, float] = {}
 RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand in for another
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma3_text"), LLAMA),
     **dict.fromkeys(("olmo2", "olmo3", "granite", "smollm3", "gemma", "gemma2"), LLAMA),
@@ -29,7 +30,7 @@ RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand i
     "phi3": {**LLAMA, "resid_pdrop": 0.11},
     **dict.fromkeys(("cohere", "cohere2", "hunyuan_v1_dense", "arcee", "helium", "glm4", "exaone4"), LLAMA),
     "seed_oss": {**LLAMA, "residual_dropout": 0.11},
-    "ernie4_5": {},
+    **dict.fromkeys(("ernie4_5", "ernie4_5_moe"), NOTHING),
     **dict.fromkeys(("nemotron", "olmo", "ministral3", "apertus", "gemma4_text"), LLAMA),
     "stablelm": {**LLAMA, "hidden_dropout": 0.11},
     "phi": {**LLAMA, "resid_pdrop": 0.11, "embd_pdrop": 0.31},
@@ -178,8 +179,10 @@ class TestDropoutInTraining:
         scores = model(**inputs(model)).logits
         scores.logsumexp(-1).square().mean().backward()
         silent = [n for n, p in model.named_parameters() if p.grad is None or not float(p.grad.abs().max()) > 0]
-        assert not silent
-        assert all(bool(torch.isfinite(p.grad).all()) for p in model.parameters())
+        experts = [n for n, _ in model.named_parameters() if ".experts." in n]
+        assert set(silent) <= set(experts)  # no token goes there
+        assert not experts or len(silent) < len(experts)
+        assert all(bool(torch.isfinite(p.grad).all()) for p in model.parameters() if p.grad is not None)
 
     def test_attention_weights_are_dropped(self, family: str) -> None:
         """With all other rates zero, what attention drops is all that differs; with none, training is as evaluation."""
