@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.messages import (
     arguments,
+    bridged,
     data,
     engines,
     familiar,
@@ -30,6 +31,6 @@ __all__ = ["MESSAGES"]
 
 PARTS = (
     arguments, inputs, settings, familiar, inside, patching, saliency, trees, learned, texts, tokenizer_files, tasks, data,
-    trainings, engines, servers,
+    trainings, engines, bridged, servers,
 )  # fmt: skip
 MESSAGES: dict[str, list[Entry]] = {area: entries for part in PARTS for area, entries in part.MESSAGES.items()}

@@ -237,10 +237,11 @@ def model_source(
     name: str, load: Callable[[str], Model], library: Library | None, progress: NamedProgress | None
 ) -> ModelSource:
     """A model to serve, located and opened."""
+    from glassformer.engine.bridge.files import bridged
     from glassformer.model_files import open_model
     from glassformer.serving.registry import ModelSource, facts_of
 
-    opened = open_model(name, progress=progress)
+    opened = bridged(open_model(name, progress=progress))
     _ = opened.config
     is_path = Path(name).exists()
     public = Path(name).stem if is_path else name  # clients need not know where it lies
