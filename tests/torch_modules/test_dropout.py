@@ -26,7 +26,7 @@ NOTHING: dict[str, float] = {}
 RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand in for another
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma3_text"), LLAMA),
     **dict.fromkeys(("olmo2", "olmo3", "granite", "smollm3", "gemma", "gemma2"), LLAMA),
-    **dict.fromkeys(reference.EXPERTS, LLAMA),
+    **dict.fromkeys((*reference.EXPERTS, *reference.RECURRENT), LLAMA),
     "phi3": {**LLAMA, "resid_pdrop": 0.11},
     **dict.fromkeys(("cohere", "cohere2", "hunyuan_v1_dense", "arcee", "helium", "glm4", "exaone4"), LLAMA),
     "seed_oss": {**LLAMA, "residual_dropout": 0.11},

@@ -306,8 +306,8 @@ def cached_layers(model: Any, cache: Any, prompts: Prompts) -> tuple[Layers, Lay
     pair = cache if isinstance(cache, EncoderDecoderCache) else EncoderDecoderCache(cache)
     if pair.self_attention_cache.states:
         raise InputError(
-            "past_key_values hold states of layers that keep no tokens, and generate() cannot go on from them. Leave them out, "
-            "or read on with the model itself."
+            "past_key_values hold states of layers that keep no tokens, and generate() cannot go on from them. Leave them "
+            "out, or read on with the model itself."
         )
     text, cross = (_filled_layers(model, part, len(prompts.rows)) for part in _parts(pair))
     if text and text[0][0].shape[2] > prompts.layout.length:

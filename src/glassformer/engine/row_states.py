@@ -256,7 +256,7 @@ class StatefulRows(RereadRows):
             raise ExecutorError("a tree of tokens cannot be watched in a model that keeps states. Watch a branch of it.")
         leaves = [node for node in range(len(parents)) if node not in parents]
         paths = [_path(node, parents) for node in leaves]
-        forks = [self.fork(row) for _ in paths]
+        forks: list[Any] = [self.fork(row) for _ in paths]
         try:
             made = self._run_rows(
                 [Feed(fork, [feed.ids[node] for node in path], Want.ALL) for fork, path in zip(forks, paths, strict=True)],

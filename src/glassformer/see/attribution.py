@@ -27,6 +27,7 @@ from glassformer.blueprints import Op
 from glassformer.ground.candidates import log_softmax
 from glassformer.ground.errors import InputError, NotNumbers, SettingError, spell
 from glassformer.ground.operations import about, operation
+from glassformer.ops.token_mixer import TokenMixer
 from glassformer.page.document import Column, Heading, Page, Paragraph, Table, TableRow
 from glassformer.page.format import format_percent, visible
 from glassformer.see.activations import Activations
@@ -163,7 +164,7 @@ def attribution(
         op = walk.ops[arrival.op_index]
         if arrival.kind == "heads":
             shares = (arrival.g[0] * walk.values[op.inner_site("heads")][0]).sum(-1).tolist()
-            name = "cross" if op.cross else "attention"
+            name = "cross" if isinstance(op, TokenMixer) and op.cross else "attention"
             heads += [Contribution(name, op.block, head, shares[head]) for head in reversed(range(len(shares)))]
         else:
             name = "embedding" if arrival.kind == "embedding" else part_name(op)

@@ -290,7 +290,7 @@ class GraphSearch:
         op = self.walk.ops[arrival.op_index]
         positions = np.array([self.walk.positions[row] for row in arrival.rows])
         shares = (arrival.g * self.walk.values[op.inner_site("heads")][positions]).sum(-1)  # (rows, heads)
-        name: PartName = "cross" if op.cross else "attention"
+        name: PartName = "cross" if isinstance(op, TokenMixer) and op.cross else "attention"
         sums: dict[int, Doubles] = {}  # by node: what its output is worth to all that read it
         for row, head in np.ndindex(*shares.shape):
             key: NodeKey = (name, op.block, head, int(positions[row]))

@@ -145,8 +145,9 @@ class Attention(Container):
             untouched, value = made.split(split, -1)
             key = torch.cat((untouched, shared.expand(-1, query.shape[1], -1, -1)), -1)
             return self._joined_heads(query, key, value, p.mask, p)
-        to_key, to_value = torch.split(layer.weight.unflatten(0, (query.shape[1], -1)), split, 1)
-        untouched, turned = query.split((split[0], shared.shape[3]), -1)
+        weights = layer.weight.unflatten(0, (query.shape[1], -1))
+        to_key, to_value = weights[:, : split[0]], weights[:, split[0] :]
+        untouched, turned = query[..., : split[0]], query[..., split[0] :]
         query, key = torch.cat((untouched @ to_key, turned), -1), torch.cat((latent, shared), -1)
         return self._joined_heads(query, key, latent, p.mask, p, to_value.mT)
 

@@ -200,7 +200,7 @@ class GroupedRMSNorm(RMSNorm):
         self.groups = groups
 
     def forward(self, x: Tensor) -> Tensor:
-        parts = x.unflatten(-1, (self.groups, -1))
+        parts = x.reshape(*x.shape[:-1], self.groups, -1)
         shared = len(self.weight) == parts.shape[-1]
         normed = F.rms_norm(parts, parts.shape[-1:], None, self.eps) * self.weight.view(1 if shared else self.groups, -1)
         return normed.flatten(-2)

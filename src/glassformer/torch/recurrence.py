@@ -32,7 +32,7 @@ class CausalConv1d(nn.Module):
     def __init__(self, columns: int, kernel: int, bias: bool, how: str | None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(columns, 1, kernel))
-        self.register_parameter("bias", nn.Parameter(torch.zeros(columns)) if bias else None)
+        self.bias = nn.Parameter(torch.zeros(columns)) if bias else None
         self.how = how
         self.reset_parameters()
 
@@ -142,8 +142,11 @@ def in_chunks(
     have chunks of their own."""
     if len({start % CHUNK for start in starts}) == 1:
         return chunked(query, key, value, decay, write, state, delta, starts[0])
-    parts = ((x[None] for x in row) for row in zip(query, key, value, decay, write, state, strict=True))
-    made = [chunked(*part, delta, start) for part, start in zip(parts, starts, strict=True)]
+    parts = (query, key, value, decay, write, state)
+    made = [
+        chunked(*(x[row : row + 1] for x in parts), delta=delta, start=start)  # type: ignore[misc]  # there are six
+        for row, start in enumerate(starts)
+    ]
     heads, states = zip(*made, strict=True)
     return torch.cat(heads), torch.cat(states)
 

@@ -228,8 +228,8 @@ class CacheWindow:
         return torch.cat([torch.zeros_like(known) if state is None else state for state in states])
 
     def keep_state(self, index: int, state: Tensor, length: int) -> None:
-        for row, own in zip(self._states, state.split(1), strict=True):
-            row.memory = {**(row.memory or {}), index: own}
+        for number, row in enumerate(self._states):
+            row.memory = {**(row.memory or {}), index: state[number : number + 1]}
 
     def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         if not self._layers:
