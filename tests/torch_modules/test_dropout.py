@@ -206,6 +206,8 @@ class TestDropoutInTraining:
         model = make(family)
         result = model(**inputs(model), watch="blocks.0.attention.pattern").sites["blocks.0.attention.pattern"]
         sums = result.sum(-1)
+        if "blocks.0.attention.pattern" not in model.base_model.described.attention_patterns:
+            return  # of a state, whose weights sum to anything
         assert bool((sums <= 1 + 1e-5).all())
         assert family == "gpt_oss" or torch.allclose(sums, torch.ones_like(sums), atol=1e-5)
 

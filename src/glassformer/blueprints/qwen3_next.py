@@ -27,7 +27,7 @@ class Config(gated_delta.Config, qwen3_moe.SomeExperts):
 FAMILY = replace(
     qwen3_moe.FAMILY,
     name="Qwen3Next",
-    heads=("causal", "sequence", "token", "question"),
+    heads=("causal", "sequence", "token"),
     modules={**qwen3_moe.FAMILY.modules, **qwen3_5_text.LAYERS},
 )
 

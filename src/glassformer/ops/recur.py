@@ -93,6 +93,7 @@ class Recur(TokenMixer):
         count, (every, size) = token.position + 1, self.state_shape[:2]
         all_keys = token.everywhere(self.inputs[1])[:, :count].astype(np.float64)
         decays, writes = (token.everywhere(source)[:count].astype(np.float64) for source in self.inputs[3:])
+        decays = np.maximum(decays, 0)
         reads = []
         for head in range(every) if heads is None else heads:
             key_head = head * len(all_keys) // every

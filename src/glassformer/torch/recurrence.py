@@ -83,7 +83,7 @@ class Recurrence(Container):
         dtype, wide = value.dtype, torch.promote_types(value.dtype, torch.float32)
         groups = value.shape[1] // key.shape[1]
         query, key = (x.to(wide).repeat_interleave(groups, 1) for x in (query * self.scale, key))
-        value, decay, write = value.to(wide), decay.to(wide).mT, write.to(wide).mT
+        value, decay, write = value.to(wide), decay.to(wide).mT.clamp_min(0), write.to(wide).mT
         if p.present is not None:
             decay, write = decay.masked_fill(~p.present[:, None], 1.0), write * p.present[:, None]
         before = None if p.cache is None else p.cache.load_state(self.state_index)
@@ -142,11 +142,10 @@ def in_chunks(
     have chunks of their own."""
     if len({start % CHUNK for start in starts}) == 1:
         return chunked(query, key, value, decay, write, state, delta, starts[0])
-    parts = (query, key, value, decay, write, state)
-    made = [
-        chunked(*(x[row : row + 1] for x in parts), delta=delta, start=start)  # type: ignore[misc]  # there are six
-        for row, start in enumerate(starts)
-    ]
+    made = []
+    for row, start in enumerate(starts):
+        q, k, v, d, w, s = (x[row : row + 1] for x in (query, key, value, decay, write, state))
+        made.append(chunked(q, k, v, d, w, s, delta, start))
     heads, states = zip(*made, strict=True)
     return torch.cat(heads), torch.cat(states)
 

@@ -57,6 +57,8 @@ def test_change_at_every_site_matches_plain(family: str, tiny: Tiny) -> None:
     for site in subject.blueprint.site_names.names:
         if f"blocks.{subject.blueprint.blocks - 1}." in site and family not in ("llama", "t5"):
             continue  # one block after the first says all
+        if site.endswith(".state_norm") or (site.endswith(".pattern") and site not in subject.blueprint.attention_patterns):
+            continue  # which is measured; and an effective pattern is of a text in one pass
         shift = draw.standard_normal(before[0][site].shape[-1]).astype(np.float32)
         one = "keys" in axes(site) or site in subject.blueprint.site_names.slots
         shift = 0.3 if one else shift  # a pattern grows with its row, and slots are not the same at every token
@@ -67,7 +69,8 @@ def test_change_at_every_site_matches_plain(family: str, tiny: Tiny) -> None:
             continue
         found = run(subject, cpu, subject.watch(site, "final", changes=change))
         assert_close(found, run(subject, plain, subject.watch(site, "final", changes=change)))
-        assert difference("scores", before[0], found[0]).error > 1e-3, site
+        later = 1 if site.endswith(".state") else 0  # what a pass leaves shows in the next
+        assert difference("scores", before[later], found[later]).error > 1e-3, site
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt2", "gemma3_text", "t5", "bart"])

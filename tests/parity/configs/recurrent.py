@@ -27,7 +27,7 @@ NOT_SPLIT = dict.fromkeys(TINY, "its state is not divided")
 HEADS: dict[str, tuple[str, ...]] = {
     "qwen3_5_text": ("base", "causal", "sequence"),
     "qwen3_5_moe_text": ("base", "causal"),
-    "qwen3_next": ("base", "causal", "sequence", "token", "question"),
+    "qwen3_next": ("base", "causal", "sequence", "token"),
 }
 
 

@@ -1020,7 +1020,7 @@ class Engine {
                     found *= t.write;
                     weights[place - f.first_token] = found;
                     for (int i = 0; i < s.key_size; ++i)
-                        reading[i] = (reading[i] - (s.delta ? found * t.key[i] : 0.0f)) * t.decay[i * t.decay_step];
+                        reading[i] = (reading[i] - (s.delta ? found * t.key[i] : 0.0f)) * t.kept(i);
                 }
             }
         });

@@ -171,13 +171,13 @@ template <int V> inline void recur_vectors(const StateToken& t, float* state, si
     F known[2][V], read[2][V], written[V];
     for (int v = 0; v < V; ++v) known[0][v] = known[1][v] = read[0][v] = read[1][v] = set(0.0f);
     for (int row = 0; t.delta && row < t.key_size; ++row) {
-        const F kept = set(t.key[row] * t.decay[row * t.decay_step]);
+        const F kept = set(t.key[row] * t.kept(row));
         UNROLLED for (int v = 0; v < V; ++v) known[row % 2][v] = fma(load(state + row * stride + v * W), kept, known[row % 2][v]);
     }
     for (int v = 0; v < V; ++v)
         written[v] = mul(sub(load(value + v * W), add(known[0][v], known[1][v])), set(t.write));
     for (int row = 0; row < t.key_size; ++row) {
-        const F decay = set(t.decay[row * t.decay_step]), key = set(t.key[row]), query = set(t.query[row]);
+        const F decay = set(t.kept(row)), key = set(t.key[row]), query = set(t.query[row]);
         UNROLLED for (int v = 0; v < V; ++v) {
             float* at = state + row * stride + v * W;
             const F now = fma(key, written[v], mul(load(at), decay));
@@ -199,11 +199,11 @@ void recur(const StateToken& t, float* state, size_t stride, const float* value,
     for (; column < columns; ++column) {
         float known[2] = {0.0f, 0.0f}, read[2] = {0.0f, 0.0f};
         for (int row = 0; t.delta && row < t.key_size; ++row)
-            known[row % 2] += state[row * stride + column] * (t.key[row] * t.decay[row * t.decay_step]);
+            known[row % 2] += state[row * stride + column] * (t.key[row] * t.kept(row));
         const float written = (value[column] - (known[0] + known[1])) * t.write;
         for (int row = 0; row < t.key_size; ++row) {
             float& at = state[row * stride + column];
-            at = at * t.decay[row * t.decay_step] + t.key[row] * written;
+            at = at * t.kept(row) + t.key[row] * written;
             read[row % 2] += t.query[row] * at;
         }
         out[column] = (read[0] + read[1]) * t.scale;

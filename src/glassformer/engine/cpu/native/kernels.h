@@ -59,6 +59,8 @@ struct SoftmaxSums {  // of scores, each `depth` below the best of them
 };
 
 struct StateToken {        // what one token does to a head's state, and how it reads it
+    float kept(int row) const { return decay[row * decay_step] > 0.0f ? decay[row * decay_step] : 0.0f; }
+
     const float* query;
     const float* key;      // (key_size)
     const float* decay;    // (key_size) numbers, `decay_step` apart; 0: one for all
