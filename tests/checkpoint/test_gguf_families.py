@@ -83,6 +83,7 @@ NEOX: dict[str, Any] = {
 LAYER_NORMS: dict[str, Any] = {
     **{name: value for name, value in LLAMA.items() if name not in ("head_dim", "rms_norm_eps")}, "layer_norm_eps": 1e-4,
 }  # fmt: skip
+KEYS, SHARING = 2, 3  # heads of keys of a state, and heads of values for each
 NEAR, GEMMA4_LOCAL = "sliding_attention", (True, False, True, True, False)  # Gemma 4's layers
 HALF = {**LLAMA["rope_parameters"], "partial_rotary_factor": 0.5}
 DECODERS: dict[str, tuple[str, dict[str, Any]]] = {  # by architecture: the family, and what its config has of its own
@@ -132,6 +133,13 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {  # by architecture: the fami
         {**GEMMA, "query_pre_attn_scalar": 32, "sliding_window": 5, "attn_logit_softcapping": 1.5,
          "final_logit_softcapping": 30.0},
     ),
+    "qwen35": (
+        "qwen3_5_text",
+        {**LLAMA, "num_hidden_layers": 4, "head_dim": 32, "layer_types": None, "full_attention_interval": 2,
+         "linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_num_key_heads": KEYS,
+         "linear_num_value_heads": KEYS * SHARING,
+         "rope_parameters": {**LLAMA["rope_parameters"], "partial_rotary_factor": 0.25}},
+    ),
     "gptneox": ("gpt_neox", NEOX),
     "gptneox serial": ("gpt_neox", {**NEOX, "use_parallel_residual": False, "attention_bias": False}),
     "stablelm": ("stablelm", {**LAYER_NORMS, "use_qkv_bias": True, "rope_parameters": HALF}),
@@ -156,6 +164,7 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {  # by architecture: the fami
     ),
 }  # fmt: skip
 HALVES = ("glm4", "stablelm", "stablelm parallel", "phi2", "nemotron")  # which rotate half of each head
+EIGHT = (*HALVES, "qwen35")  # which rotate eight numbers of it
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, head, config
     **{name: (family, "causal", config) for name, (family, config) in DECODERS.items()},
     "gpt2": ("gpt2", "causal", GPT2),
@@ -227,9 +236,9 @@ def decoder_metadata(name: str) -> dict[str, Typed]:
             "tokenizer.ggml.eos_token_id": c.eos_token_id,
             "tokenizer.ggml.padding_token_id": c.pad_token_id,
             "attention.head_count_kv": None if short == "gemma4" else getattr(c, "num_key_value_heads", None),
-            "attention.key_length": 32 if short.startswith(("gemma", "seed", "ernie")) else None,
+            "attention.key_length": 32 if short.startswith(("gemma", "seed", "ernie", "qwen35")) else None,
             "attention.sliding_window": getattr(c, "sliding_window", None),
-            "rope.dimension_count": {"phi3 longrope": 12, "gptneox": 8, "gptneox serial": 8, **dict.fromkeys(HALVES, 8)}.get(
+            "rope.dimension_count": {"phi3 longrope": 12, "gptneox": 8, "gptneox serial": 8, **dict.fromkeys(EIGHT, 8)}.get(
                 name, 32 if short == "gemma4" else getattr(c, "head_dim", HIDDEN // HEADS)
             ),
         }.items()
@@ -249,6 +258,11 @@ def decoder_metadata(name: str) -> dict[str, Typed]:
         },
         "gemma2": {
             "attn_logit_softcapping": (1.5, Value.FLOAT32), "final_logit_softcapping": (30.0, Value.FLOAT32),
+        },
+        "qwen35": {
+            "full_attention_interval": (2, Value.UINT32), "ssm.conv_kernel": (4, Value.UINT32),
+            "ssm.state_size": (32, Value.UINT32), "ssm.group_count": (KEYS, Value.UINT32),
+            "ssm.time_step_rank": (KEYS * SHARING, Value.UINT32), "ssm.inner_size": (32 * KEYS * SHARING, Value.UINT32),
         },
         "stablelm": {"use_parallel_residual": (False, Value.BOOL)},
         "stablelm parallel": {"use_parallel_residual": (True, Value.BOOL)},
@@ -274,12 +288,34 @@ def permuted(rows: np.ndarray, heads: int) -> np.ndarray:
     return rows.reshape(heads, 2, -1, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
 
 
-RAISED = ("gemma", "gemma2", "gemma3", "nemotron")  # whose norms are stored as their difference from one
+def in_turns(values: np.ndarray, size: int, first: int = 0) -> np.ndarray:
+    """Heads of `size` rows, after some that stay: one for each head of keys, and then the next for each."""
+    heads = values[first:].reshape(KEYS, SHARING, size, *values.shape[1:]).swapaxes(0, 1)
+    return np.concatenate((values[:first], heads.reshape(values[first:].shape)))
+
+
+def state_as_converted(key: str, value: np.ndarray) -> np.ndarray:
+    """What the converter does to a tensor of a layer that keeps a state."""
+    part = key.split(".linear_attn.")[1].removesuffix(".weight")
+    if part == "A_log":
+        return -np.exp(in_turns(value, 1))
+    if part == "out_proj":
+        return in_turns(value.T, 32).T
+    if part in ("in_proj_a", "in_proj_b", "dt_bias"):
+        return in_turns(value, 1)
+    if part in ("in_proj_qkv", "conv1d"):
+        return in_turns(value.squeeze(), 32, first=2 * KEYS * 32)
+    return in_turns(value, 32) if part == "in_proj_z" else value
+
+
+RAISED = ("gemma", "gemma2", "gemma3", "nemotron", "qwen35")  # whose norms are stored as their difference from one
 
 
 def as_converted(name: str, key: str, value: np.ndarray) -> np.ndarray:
     """What the converter does to a tensor of a decoder."""
     short = name.split()[0]
+    if ".linear_attn." in key:
+        return state_as_converted(key, value)
     if short in ("granite", "smollm3", "arcee", "olmo") and (projection := re.search(r"self_attn\.([qk])_proj", key)):
         return permuted(value, HEADS if projection[1] == "q" else 2)
     if "query_key_value" in key:
@@ -304,7 +340,7 @@ def gguf_names(name: str) -> dict[str, str]:
     for key, tensor in model.state_dict(keep_vars=True).items():
         if "pooler" not in key and id(tensor) not in seen:
             seen.add(id(tensor))
-            whole = f"{key}.weight" if key.endswith("layer_scalar") else key
+            whole = f"{key}.weight" if key.endswith("layer_scalar") else key.replace("dt_bias", "dt_proj.bias")
             other = names.get_name(whole, (".weight", ".bias"))
             other = other or names.get_name(key.removeprefix("transformer."), (".weight", ".bias"))  # as for BLOOM
             assert other is not None, key

@@ -49,6 +49,7 @@ TOKENIZERS: dict[str, Callable[[Path], None]] = {
     "mistral": lambda folder: byte_level(folder, "llama-bpe", False),
     "qwen2": lambda folder: byte_level(folder, "qwen2", True),
     "qwen3": lambda folder: byte_level(folder, "qwen2", True),
+    "qwen3_5_text": lambda folder: byte_level(folder, "qwen2", True),
     "gemma3_text": lambda folder: pieces(folder, "GemmaTokenizer", GEMMA),
     "gpt2": lambda folder: byte_level(folder, "gpt-2", False),
     "phi3": lambda folder: pieces(folder, "LlamaTokenizer", LLAMA),
@@ -97,6 +98,10 @@ OWN: dict[str, dict[str, Any]] = {  # what makes a family a family
             "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
             "full_attention": {"rope_type": "proportional", "rope_theta": 5e5, "partial_rotary_factor": 0.25},
         },
+    },
+    "qwen3_5_text": {
+        "num_hidden_layers": 4, "layer_types": None, "full_attention_interval": 2, "linear_key_head_dim": 32,
+        "linear_value_head_dim": 32, "linear_num_key_heads": 4, "linear_num_value_heads": 8,
     },
     "gpt_neox": {"rope_parameters": {"rope_theta": 5e3, "partial_rotary_factor": 0.25}},
     "starcoder2": {"sliding_window": None},

@@ -82,6 +82,20 @@ FEWER_MATRICES = {  # of a block than seven
 }
 
 
+@torch.no_grad()
+def test_recurrent_layers_beside_experts_are_exported(tmp_path: Path) -> None:
+    experts = {"num_experts": 4, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48}
+    own = {**models.WIDE, **models.OWN["qwen3_5_text"], **experts, "num_experts_per_tok": 2}
+    reference.write(tmp_path, "qwen3_5_moe_text", **own)
+    models.byte_level(tmp_path, "qwen2", composed=True)
+    found = exported(tmp_path, tmp_path / "x.gguf")
+    assert found.metadata["qwen35moe.full_attention_interval"] == 2
+    assert found.metadata["qwen35moe.rope.dimension_sections"] == [8, 0, 0, 0]
+    one, other = load(tmp_path, "causal"), load(tmp_path / "x.gguf", "causal")
+    ids = ids_for(one, 2, 30)
+    close(other(input_ids=ids).logits, one(input_ids=ids).logits, 1e-5)
+
+
 @pytest.mark.parametrize("family", [family for family in models.TOKENIZERS if family != "gpt_oss"])
 class TestExportedFamilies:
     @torch.no_grad()
@@ -89,8 +103,10 @@ class TestExportedFamilies:
         exported(make_checkpoint(family), tmp_path / "x.gguf")
         one, other = load(make_checkpoint(family), "causal"), load(tmp_path / "x.gguf", "causal")
         ids = ids_for(one, 2, 60)
-        close(other(input_ids=ids).logits, one(input_ids=ids).logits, 1e-6)
-        kept = {name for name in other.state_dict() if "norm" not in name}  # Gemma's are raised, and lowered again
+        changed = ("norm", "A_log")  # Gemma's norms are raised, and lowered again; and rates are taken for their logarithms
+        bound = 1e-5 if any(name.endswith("A_log") for name in other.state_dict()) else 1e-6
+        close(other(input_ids=ids).logits, one(input_ids=ids).logits, bound)
+        kept = {name for name in other.state_dict() if not any(part in name for part in changed)}
         for name in kept:
             assert torch.equal(other.state_dict()[name], one.state_dict()[name]), name
         assert other.config.context == (96 if family == "mistral" else one.config.context)  # its window
@@ -105,7 +121,7 @@ class TestExportedFamilies:
         ids = ids_for(one, 2, 20)
         wanted, got = (model(input_ids=ids).logits.double().log_softmax(-1) for model in (one, other))
         divergence = float((wanted.exp() * (wanted - got)).sum(-1).mean())
-        assert 0 < divergence < share
+        assert 0 < divergence < share * (2 if family == "qwen3_5_text" else 1)  # whose states keep what is rounded
         counts = Counter(stored.kind for stored in found.raw.values())
         matrices = FEWER_MATRICES.get(family, 7)
         table = "BF16" if kind == "bf16" else "Q8_0"
@@ -123,7 +139,7 @@ class TestExportedFamilies:
         known = next(arch for arch, name in MODEL_ARCH_NAMES.items() if name == architecture)
         names = get_tensor_name_map(known, 7)
         stored = [
-            f"{name}.weight" if name.endswith("layer_scalar") else name
+            f"{name}.weight" if name.endswith("layer_scalar") else name.replace("dt_bias", "dt_proj.bias")
             for name in open_model(make_checkpoint(family)).tensors
         ]
         short = {names.get_name(name.removeprefix("transformer."), (".weight", ".bias")) for name in stored}  # BLOOM's norm

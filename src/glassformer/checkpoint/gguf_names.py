@@ -16,11 +16,15 @@ import numpy as np
 
 from glassformer.checkpoint.stored_tensors import (
     InterleavedPairs,
+    KernelRows,
     Layout,
+    NegativeExponential,
     OffsetByOne,
     PartAfterPart,
     SingleRow,
     StoredTensor,
+    TiledColumns,
+    TiledHeads,
     Transposed,
     computed_tensor,
 )
@@ -47,6 +51,13 @@ EXPERT_SIZES = {
     "expert_feed_forward_length": "moe_intermediate_size",
 }
 SHARED_EXPERT_SIZES = {**EXPERT_SIZES, "expert_shared_feed_forward_length": "shared_expert_intermediate_size"}
+GATED_DELTA = {
+    "full_attention_interval": "full_attention_interval",
+    "ssm.conv_kernel": "linear_conv_kernel_dim",
+    "ssm.state_size": "linear_key_head_dim",
+    "ssm.group_count": "linear_num_key_heads",
+    "ssm.time_step_rank": "linear_num_value_heads",
+}
 GROUPED_EXPERT_SIZES = {
     **EXPERT_SIZES,
     "expert_shared_count": "n_shared_experts",
@@ -319,6 +330,15 @@ def without_drafts(metadata: Metadata) -> dict[str, Any]:
     return {"num_hidden_layers": count - drafts}
 
 
+def gated_delta_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """How wide a state's heads are follows from all of them together."""
+    inner, heads = metadata.get("ssm.inner_size"), metadata.get("ssm.time_step_rank")
+    own = {**partly_rotated_fields(metadata, raw), **without_drafts(metadata)}
+    if isinstance(inner, int) and isinstance(heads, int) and heads > 0:
+        own["linear_value_head_dim"] = inner // heads
+    return own
+
+
 def glm4_moe_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     own = {**partly_rotated_fields(metadata, raw), **without_drafts(metadata)}
     return {**own, "use_qk_norm": "blk.0.attn_q_norm.weight" in raw}
@@ -470,8 +490,9 @@ LATENT_ATTENTION = {
     "blk.{}.attn_kv_a_norm": "model.layers.{}.self_attn.kv_a_layernorm",
     "blk.{}.attn_kv_b": "model.layers.{}.self_attn.kv_b_proj",
 }
-ENDINGS = {  # names that are whole without the ending that GGUF has
+ENDINGS = {  # names that are whole without the ending that GGUF has, which may be none
     ".self_attn.sinks": ".weight", ".layer_scalar": ".weight", ".e_score_correction_bias": ".bias",
+    ".linear_attn.dt_bias": ".bias", ".linear_attn.A_log": "",
 }  # fmt: skip
 GROUPED_EXPERTS = {
     **EXPERTS,
@@ -490,6 +511,23 @@ ERNIE_MOE = {
     **DECODER, **GROUPED_EXPERTS, "blk.{}.exp_probs_b": "model.layers.{}.mlp.moe_statics.e_score_correction_bias",
 }  # fmt: skip
 GLM4_MOE = {**SEED_OSS, **HEAD_NORMS, **GROUPED_EXPERTS}
+QWEN35 = {
+    **SEED_OSS,
+    **HEAD_NORMS,
+    "blk.{}.attn_qkv": "model.layers.{}.linear_attn.in_proj_qkv",
+    "blk.{}.attn_gate": "model.layers.{}.linear_attn.in_proj_z",
+    "blk.{}.ssm_beta": "model.layers.{}.linear_attn.in_proj_b",
+    "blk.{}.ssm_alpha": "model.layers.{}.linear_attn.in_proj_a",
+    "blk.{}.ssm_conv1d": "model.layers.{}.linear_attn.conv1d",
+    "blk.{}.ssm_dt": "model.layers.{}.linear_attn.dt_bias",
+    "blk.{}.ssm_a": "model.layers.{}.linear_attn.A_log",
+    "blk.{}.ssm_norm": "model.layers.{}.linear_attn.norm",
+    "blk.{}.ssm_out": "model.layers.{}.linear_attn.out_proj",
+}
+QWEN35_MOE = {
+    **{theirs: ours for theirs, ours in QWEN35.items() if ".mlp." not in ours},
+    **{theirs: ours for theirs, ours in QWEN2_MOE.items() if ".mlp." in ours and theirs not in DECODER},
+}
 GEMMA2 = {
     **DECODER,
     "blk.{}.post_attention_norm": "model.layers.{}.post_attention_layernorm",
@@ -695,8 +733,10 @@ def family_name_and_layout(
     architecture, table = table_of(metadata, path)
     names = T5_PLAIN if config.get("feed_forward_proj") == "relu" else table.names
     stem, _, ending = name.rpartition(".")
-    layer = re.search(r"(?:^|\.)blk\.(\d+)\.", stem)
-    pattern = stem.replace(f"blk.{layer.group(1)}.", "blk.{}.") if layer else stem
+    layer = re.search(r"(?:^|\.)blk\.(\d+)\.", name)
+    whole, pattern = (part.replace(f"blk.{layer.group(1)}.", "blk.{}.") if layer else part for part in (name, stem))
+    if whole in names:  # which has no ending
+        pattern = whole
     if pattern not in names:
         raise CheckpointError(
             f"{path}: GGUF tensor {name!r} has no place in a {architecture} model."
@@ -723,12 +763,13 @@ def gguf_name_and_layout(
     table: ArchitectureTable, config: Mapping[str, Any], name: str, shape: tuple[int, ...]
 ) -> tuple[str, Layout | None]:
     """GGUF's name and layout for a tensor of the family: the inverse of `tensors_from_gguf`. Experts have one name."""
-    name += next((ending for whole, ending in ENDINGS.items() if name.endswith(whole)), "")
-    stem, _, ending = re.sub(r"\.experts\.\d+\.", ".experts.*.", name).rpartition(".")
+    own = next((ending for whole, ending in ENDINGS.items() if name.endswith(whole)), None)
+    stem, ending = (name, own) if own is not None else (name[: name.rindex(".")], name[name.rindex(".") :])
+    stem = re.sub(r"\.experts\.\d+\.", ".experts.*.", stem)
     layer = re.search(r"\.(\d+)\.", stem)
     pattern = stem.replace(f".{layer.group(1)}.", ".{}.", 1) if layer else stem
     gguf_name = next(gguf_pattern for gguf_pattern, family_pattern in table.names.items() if family_pattern == pattern)
-    gguf_name = f"{gguf_name.format(layer.group(1) if layer else '')}.{ending}"
+    gguf_name = f"{gguf_name.format(layer.group(1) if layer else '')}{ending}"
     return gguf_name, _layout(table, gguf_name, shape, config, Path(name))
 
 
@@ -737,6 +778,8 @@ def _layout(
 ) -> Layout | None:
     """How a tensor of GGUF's name lies, where that is not how the family has it."""
     queries = config.get("num_attention_heads")
+    if table.tiled and (tiled := _tiled(name, config)) is not None:
+        return tiled
     if table.part_after_part and re.fullmatch(r"blk\.\d+\.attn_qkv\.\w+", name):
         return PartAfterPart(_checked_heads(queries, 3, name, shape[0], path))
     projection = re.fullmatch(r"blk\.\d+\.attn_([qk])\.\w+", name) if table.interleaved else None
@@ -744,6 +787,26 @@ def _layout(
         return next((layout for pattern, layout in table.layouts.items() if re.fullmatch(pattern, name)), None)
     heads = queries if projection.group(1) == "q" else config.get("num_key_value_heads") or queries
     return InterleavedPairs(_checked_heads(heads, 2, name, shape[0], path))
+
+
+def _tiled(name: str, config: Mapping[str, Any]) -> Layout | None:
+    """How what belongs to the heads of a state lies in a file: in turns, a head of values for each head of keys."""
+    keys, values, key_size, size = (
+        config.get(f"linear_{part}") for part in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim")
+    )
+    if not (type(keys) is type(values) is type(key_size) is type(size) is int and keys > 0) or values % keys:
+        return None  # the config is refused
+    of_values, of_numbers = (TiledHeads(keys, values // keys, width) for width in (size, 1))
+    behind_keys = TiledHeads(keys, values // keys, size, 2 * keys * key_size)
+    layouts: Mapping[str, Layout] = {
+        "attn_qkv": behind_keys, "attn_gate": of_values, "ssm_beta": of_numbers, "ssm_alpha": of_numbers,
+        "ssm_dt": of_numbers, "ssm_conv1d": KernelRows(behind_keys), "ssm_a": NegativeExponential(of_numbers),
+        "ssm_out": TiledColumns(of_values),
+    }  # fmt: skip
+    found = re.fullmatch(r"blk\.\d+\.(\w+)(?:\.\w+)?", name)
+    layout = layouts.get(found.group(1)) if found else None
+    in_order = keys == values and isinstance(layout, TiledHeads | TiledColumns)
+    return None if in_order else layout
 
 
 def _checked_heads(heads: Any, parts: int, name: str, rows: int, path: Path) -> int:
@@ -764,6 +827,7 @@ class ArchitectureTable:
     model_type: str
     extra: Callable[[Metadata, Raw], dict[str, Any]] = decoder_fields  # what the tensors show, or no field says
     interleaved: bool = False  # query and key rows have their rotary pairs side by side
+    tiled: bool = False  # heads of values stand in turns, one for each head of keys
     part_after_part: bool = False  # of a fused projection: all queries, then all keys, then all values
     layouts: Mapping[str, Layout] = field(default_factory=dict)  # by a pattern of GGUF's names
     ignored: frozenset[str] = frozenset({"rope_freqs.weight", *ROPE_FACTORS.values()})  # in the config instead
@@ -771,6 +835,7 @@ class ArchitectureTable:
     sigmoid: ArchitectureTable | None = None  # the same, of those whose experts' shares are made by sigmoids
 
 
+QWEN35_LAYOUTS: Mapping[str, Layout] = {r"(?!.*ssm_norm).*norm\.weight": OffsetByOne()}
 TABLES: Mapping[str, ArchitectureTable] = {
     "llama": ArchitectureTable(
         DECODER, DECODER_SIZES, "llama", interleaved=True,
@@ -783,6 +848,13 @@ TABLES: Mapping[str, ArchitectureTable] = {
         layouts={r"blk\.\d+\.ffn_gate_inp_shexp\.weight": SingleRow()},
     ),
     "qwen3moe": ArchitectureTable({**DECODER, **HEAD_NORMS, **EXPERTS}, EXPERT_SIZES, "qwen3_moe", qwen3_moe_fields),
+    "qwen35": ArchitectureTable(
+        QWEN35, {**DECODER_SIZES, **GATED_DELTA}, "qwen3_5_text", gated_delta_fields, tiled=True, layouts=QWEN35_LAYOUTS,
+    ),
+    "qwen35moe": ArchitectureTable(
+        QWEN35_MOE, {**SHARED_EXPERT_SIZES, **GATED_DELTA}, "qwen3_5_moe_text", gated_delta_fields, tiled=True,
+        layouts={**QWEN35_LAYOUTS, r"blk\.\d+\.ffn_gate_inp_shexp\.weight": SingleRow()},
+    ),
     "olmoe": ArchitectureTable({**DECODER, **HEAD_NORMS, **EXPERTS}, EXPERT_SIZES, "olmoe"),
     "gpt-oss": ArchitectureTable(GPT_OSS, GPT_OSS_SIZES, "gpt_oss", gpt_oss_fields),
     "phi3": ArchitectureTable(PHI3, WINDOW_SIZES, "phi3", partly_rotated_fields),

@@ -226,6 +226,73 @@ class PartAfterPart(RowPermutation):
 
 
 @dataclass(frozen=True)
+class TiledHeads(RowPermutation):
+    """Heads of values in turns, one for each head of keys (GGUF's qwen35), where the family has those of a key together.
+
+    `heads`: of keys.
+    """
+
+    shared: int  # heads of values for each
+    size: int  # rows of a head
+    skipped: int = 0  # rows before them, which are in order
+
+    def rows(self, count: int) -> npt.NDArray[np.intp]:
+        turns = np.arange(self.heads * self.shared * self.size).reshape(self.shared, self.heads, self.size)
+        return np.concatenate((np.arange(self.skipped), self.skipped + turns.swapaxes(0, 1).reshape(-1)))
+
+
+@dataclass(frozen=True)
+class TiledColumns:
+    """The same of what reads such heads: its columns."""
+
+    heads: TiledHeads
+
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape
+
+    def from_stored(self, values: Floats) -> Floats:
+        return np.ascontiguousarray(values[:, self.heads.rows(values.shape[1])])
+
+    def to_stored(self, values: Floats) -> Floats:
+        return np.ascontiguousarray(values[:, np.argsort(self.heads.rows(values.shape[1]))])
+
+
+@dataclass(frozen=True)
+class KernelRows:
+    """A convolution of each column by itself: a row of weights in the file, where the family has a matrix of one row.
+
+    `heads`: in which order the file has the columns.
+    """
+
+    heads: TiledHeads
+
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (shape[0], shape[2]) if len(shape) == 3 else (shape[0], 1, shape[1])
+
+    def from_stored(self, values: Floats) -> Floats:
+        return self.heads.from_stored(values)[:, None]
+
+    def to_stored(self, values: Floats) -> Floats:
+        return self.heads.to_stored(values[:, 0])
+
+
+@dataclass(frozen=True)
+class NegativeExponential:
+    """Decay's rates: in the file with their sign, where the family has logarithms."""
+
+    heads: TiledHeads
+
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape
+
+    def from_stored(self, values: Floats) -> Floats:
+        return np.log(self.heads.from_stored(-values))
+
+    def to_stored(self, values: Floats) -> Floats:
+        return -np.exp(self.heads.to_stored(values))
+
+
+@dataclass(frozen=True)
 class Transposed:
     """Rows in the file where the family has columns: GPT-2's products, which GGUF transposes."""
 

@@ -18,6 +18,7 @@ from glassformer.checkpoint.stored_tensors import (
     Layout,
     RowPermutation,
     StoredTensor,
+    TiledColumns,
     Transposed,
 )
 from glassformer.engine.program import MatrixRef, RowRuns
@@ -114,6 +115,7 @@ def is_packed(tensors: Sequence[WeightTensor], matrix: MatrixRef, kinds: Collect
         len(tensors) == 1
         and tensor.kind in kinds
         and (not matrix.transposed or isinstance(tensor.layout, Transposed))
+        and not isinstance(tensor.layout, TiledColumns)  # whose blocks run along other columns
         and matrix.shape[1] % block_size(tensor.kind)[0] == 0
     )
 

@@ -26,6 +26,7 @@ from glassformer.ground.sites import axes
 from glassformer.ops.recur import Recur
 
 SPACING = 256  # tokens between the snapshots of a long text
+MERGED = 16  # tokens at most that are read again in one pass with a draft: no snapshot of what is between can be taken
 
 
 class Snapshot(NamedTuple):
@@ -216,7 +217,7 @@ class StatefulRows(RereadRows):
             return self._whole_text(feed, row)
         assert state.length is not None
         feeds, again = self._unread(row, state.length), 0
-        if feeds and _is_simple(feeds[-1]) and _is_simple(feed):
+        if feeds and _is_simple(feeds[-1]) and _is_simple(feed) and (not _is_draft(feed) or len(feeds[-1].ids) <= MERGED):
             before = feeds.pop().ids
             feed, again = replace(feed, ids=[*before, *feed.ids]), len(before)
         return _Queue([*feeds, *_at_snapshots(feed, row.length - again)], again if feed.want is Want.ALL else 0)

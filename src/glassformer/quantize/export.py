@@ -84,7 +84,7 @@ def model_contents(name: str, config: Config, weights: Weights, kind: str) -> tu
     """A model's metadata, all but its tokenizer's, and its tensors, as a file in a kind has them."""
     architecture = architecture_of(config, name)
     plan = blueprint(config)
-    heads = {field: getattr(config, field, None) for field in ("num_attention_heads", "num_key_value_heads")}
+    heads = {field: value for field, value in vars(config).items() if "head" in field}
     roles = weight_roles(plan)
     tensors: list[OutputTensor] = []
     table = table_for(architecture, config.model_type)

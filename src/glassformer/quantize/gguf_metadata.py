@@ -31,10 +31,12 @@ ARCHITECTURES: Mapping[str, str] = {
     "qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
     "glm4_moe_lite": "deepseek2", "minimax_m2": "minimax-m2", "ernie4_5_moe": "ernie4_5-moe",
     "stablelm": "stablelm", "phi": "phi2", "nemotron": "nemotron", "olmo": "olmo",
-    "gpt_bigcode": "starcoder", "bloom": "bloom", "mpt": "mpt", "gemma4_text": "gemma4",
+    "gpt_bigcode": "starcoder",
+    "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "bloom": "bloom", "mpt": "mpt", "gemma4_text": "gemma4",
 }  # fmt: skip
 WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
     "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "qwen3_moe", "olmoe", "hunyuan_v1_dense",
+    "qwen3_5_text", "qwen3_5_moe_text",
     "deepseek_v2", "deepseek_v3", "glm4_moe_lite",
 )  # fmt: skip
 GATING = {"softmax": 1, "sigmoid": gguf_names.SIGMOID}  # what shares are made of a router's scores by
@@ -81,6 +83,8 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
         metadata |= {**heads, "attention.value_length": config.v_head_dim}
     if config.model_type == "gemma4_text":
         metadata |= _gemma4(config)
+    if any(name.startswith("ssm.") for name in table.sizes):
+        metadata |= _gated_delta(config)
     if config.model_type == "gemma3_text":
         metadata |= _gemma3(config)
     how = next((op.options["how"] for op in plan.ops_of(Route)), None)
@@ -135,6 +139,17 @@ def _gemma4(config: Any) -> dict[str, Any]:
         "rope.freq_base_swa": float(config.local_rope.theta),
         "attention.sliding_window_pattern": [config.is_local(layer) for layer in layers],
         **{name: counts if len(set(counts)) > 1 else counts[0] for name, counts in several.items()},
+    }
+
+
+def _gated_delta(config: Any) -> dict[str, Any]:
+    full = [config.is_full(layer) for layer in range(config.num_hidden_layers)]
+    period = next((n for n in range(1, len(full) + 2) if full == [(layer + 1) % n == 0 for layer in range(len(full))]), 4)
+    pairs = config.rope.rotary_size(config.head_dim) // 2
+    return {
+        "full_attention_interval": period,
+        "ssm.inner_size": config.value_columns,
+        "rope.dimension_sections": [11, 11, 10, 0] if pairs == 32 else [pairs, 0, 0, 0],  # of axes, which are one in a text
     }
 
 
