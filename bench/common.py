@@ -25,6 +25,13 @@ QWEN3_06B: dict[str, Any] = {
     "rope_theta": 1e6, "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "eos_token_id": 151645, "dtype": "bfloat16",
 }  # fmt: skip
 
+QWEN35_08B: dict[str, Any] = {
+    "model_type": "qwen3_5_text", "vocab_size": 248320, "hidden_size": 1024, "intermediate_size": 3584,
+    "num_hidden_layers": 24, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256,
+    "max_position_embeddings": 262144, "rope_theta": 1e7, "rms_norm_eps": 1e-6, "tie_word_embeddings": True,
+    "linear_num_key_heads": 16, "linear_num_value_heads": 16, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+}  # fmt: skip
+
 SMOLLM2: dict[str, Any] = {
     "model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
     "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192, "rope_theta": 1e5,

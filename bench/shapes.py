@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from common import MINILM, QWEN3_06B, SMOLLM2, WORDS, random_checkpoint
+from common import MINILM, QWEN3_06B, QWEN35_08B, SMOLLM2, WORDS, random_checkpoint
 from glassformer import blueprints
 from glassformer.checkpoint.gguf_kinds import block_size
 from glassformer.checkpoint.gguf_writer import OutputTensor, write_gguf
@@ -62,6 +62,11 @@ def random_gguf(kind: str, shape: Mapping[str, Any] = QWEN3_06B, name: str = "qw
     return path
 
 
+def qwen35(kind: str) -> Path:
+    """Qwen3.5-0.8B's shape, whose layers keep a state three times of four."""
+    return random_gguf(kind, QWEN35_08B, "qwen3.5-0.8b")
+
+
 def _no_rows(*_: Any) -> Any:
     raise NotImplementedError("a random tensor has no rows of floats")
 
@@ -71,6 +76,9 @@ class RandomTensor(OutputTensor):
 
     def pieces(self) -> Iterator[Callable[[], Bytes]]:
         _, size = block_size(self.kind)
+        if self.name.endswith(".ssm_a"):  # rates of decay, with their sign
+            yield lambda: np.full(self.size // 4, -1.0, np.float32).view(np.uint8)
+            return
         blocks, step = self.size // size, PIECE // size
         for at in range(0, blocks, step):
             yield partial(random_blocks, self.kind, min(step, blocks - at), seed=at)
