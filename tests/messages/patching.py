@@ -67,6 +67,9 @@ MESSAGES: dict[str, list[Entry]] = {
          "the texts are both to lead to …. Name two tokens to tell them apart: … and … differ most."),
         (InputError, lambda: patch(answer=99_999),
          "token id 99999 is outside the vocabulary of 256."),
+        (InputError, lambda: both("deepseek_v2").model.patch(CAT, DOG, "key"),
+         "… makes each head's key again of what it remembers, so that none can be patched. Patch 'query', 'heads' "
+         "or 'pattern'."),
         (InputError, lambda: patch(positions=[99]),
          "there is no token 99 in a text of 22."),
         (InputError, lambda: patch(positions=0, answer=4, against=5),

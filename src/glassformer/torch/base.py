@@ -23,6 +23,7 @@ from glassformer.ground.errors import InputError, InputTypeError, check_context,
 from glassformer.ground.sites import ENCODER, ModelSites, Observer, Tap, Watch, module_sites
 from glassformer.ground.typecheck import brief
 from glassformer.ops.module_steps import Path, part, path_of
+from glassformer.ops.norm import Norm
 from glassformer.torch import threads as threads  # imported for what it does at a fork
 from glassformer.torch.arguments import ForwardArguments, WatchLike
 from glassformer.torch.cache import Cache
@@ -129,7 +130,7 @@ class BaseModel(FamilyModule):
 
     def final_states(self, x: Tensor) -> Tensor:
         """What the norm after the last block makes of its states, in families that have one."""
-        return part(self, path_of(self._last.module))(x) if self._last.weights else x
+        return part(self, path_of(self._last.module))(x) if isinstance(self._last, Norm) else x
 
     def make_head(self, kind: Head) -> tuple[str, nn.Module]:
         """A head's name in checkpoints, and its module; under no name, its children are at the top level."""

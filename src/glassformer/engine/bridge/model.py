@@ -21,7 +21,7 @@ from glassformer.blueprints.blueprint import Head
 from glassformer.blueprints.bridged import LIBRARY, BridgedBlueprint, BridgedConfig, bridged_blueprint
 from glassformer.engine.bridge.anatomy import Anatomy, examine
 from glassformer.ground.errors import SiteError
-from glassformer.ground.ownership import ForkSafeLock
+from glassformer.ground.ownership import ForkSafeLock, Shared
 from glassformer.ground.sites import ENCODER, Observer, Tap, Watch, module_of, module_sites, where_of
 from glassformer.torch.module_sites import ModulePlace, hooked
 
@@ -39,7 +39,7 @@ class Output:
     whole: Any
 
 
-class BridgedModel:
+class BridgedModel(Shared):
     def __init__(self, module: nn.Module, config: BridgedConfig, head: Head) -> None:
         self.module, self.config, self.head = module, config, head
         self.lock = ForkSafeLock()

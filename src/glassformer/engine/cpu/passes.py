@@ -233,7 +233,7 @@ def _norm(norm: NormRef, weights: NativeWeights) -> NativeNorm:
     return NativeNorm(scale, bias, norm.eps, norm.kind, norm.groups)
 
 
-class EnginePass(ProgramPass):
+class EnginePass(NotCopied, ProgramPass):
     """A pass prepared for the engine, and its results read back. All its texts have the same frequencies of RoPE."""
 
     def __init__(self, prepared: NativeProgram, chunks: Sequence[FeedChunk], steps: int = 1) -> None:

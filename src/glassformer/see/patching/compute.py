@@ -104,6 +104,11 @@ class PartPlaces:
         blueprint = pair.first.model.blueprint
         blocks = blueprint.encoder_blocks if pair.in_encoder else blueprint.blocks
         sites = {str(block): pair.prefix + SITES[self.part].format(block) for block in range(blocks)}
+        if not blueprint.site_names.derived.isdisjoint(sites.values()):
+            raise InputError(
+                f"{pair.first.model.name} makes each head's {self.part} again of what it remembers, so that none can be "
+                "patched. Patch 'query', 'heads' or 'pattern'."
+            )
         return {"embedding": f"{pair.prefix}embedding", **sites} if self.part == "residual" else sites
 
     def sites(self, pair: TextPair) -> Collection[str]:
