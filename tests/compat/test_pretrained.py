@@ -257,7 +257,7 @@ class TestConfig:
         [
             ({"model_type": "lama"}, "'model_type' is 'lama'"),
             ({"model_type": "LLaMA"}, "'model_type' is 'LLaMA'"),
-            ({"model_type": "phi"}, "'model_type' is 'phi'"),
+            ({"model_type": "phimoe"}, "'model_type' is 'phimoe'"),
             ({"model_type": "phi3_v"}, "'model_type' is 'phi3_v'"),
             ({"model_type": "mamba"}, "'model_type' is 'mamba'"),
             ({"model_type": "mbart"}, "'model_type' is 'mbart'"),
