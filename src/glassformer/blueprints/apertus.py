@@ -13,6 +13,10 @@ class Config(llama.Config):
     model_type = "apertus"
     title = "Apertus"
     default_theta = 12_000_000.0
+    default_rope = {
+        "rope_type": "llama3", "rope_theta": default_theta, "factor": 8.0, "original_max_position_embeddings": 8192,
+        "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    }  # fmt: skip
     default_fields = {
         "vocab_size": 131072, "hidden_size": 4096, "num_hidden_layers": 32, "bos_token_id": 1, "eos_token_id": 2,
         "pad_token_id": 3,

@@ -9,7 +9,7 @@ from glassformer.blueprints.blueprint import Blueprint, Head
 
 
 @dataclass(kw_only=True)
-class Config(layer_types.Config, cohere.Config):
+class Config(cohere.Config, layer_types.Config):
     model_type = "cohere2"
     title = "Command R7B (Cohere 2)"
     default_period = 4

@@ -318,6 +318,7 @@ class RotaryConfig(Config):
     """What configs of families with RoPE have in common."""
 
     default_theta: ClassVar[float] = 10_000.0  # RoPE's base, where a file has none
+    default_rope: ClassVar[Mapping[str, Any]] = {}  # its settings, where a file has none
     default_share: ClassVar[float] = 1.0  # of a head that is rotated, where a file does not say it
     interleaved_rope: ClassVar[bool] = False  # whether the numbers of a pair are neighbors in the family's own files
 
@@ -330,6 +331,8 @@ class RotaryConfig(Config):
     @classmethod
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
         raw = super().prepare(raw)
+        if not (raw.get("rope_scaling") or raw.get("rope_parameters")):
+            raw["rope_parameters"] = cls.default_rope
         share = {} if cls.default_share == 1 else {"partial_rotary_factor": cls.default_share}
         raw = with_rope({**share, **raw}, cls.default_theta)
         return raw | {"rope": replace(raw["rope"], interleaved=cls.interleaved_rope)}

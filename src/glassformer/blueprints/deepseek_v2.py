@@ -31,7 +31,8 @@ class Config(mla.Config):
 
     @classmethod
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
-        """Where experts are chosen greedily, there are no groups."""
+        """Where experts are chosen greedily, there are no groups; how many are chosen may be left unsaid."""
+        raw = {name: value for name, value in raw.items() if name != "num_experts_per_tok" or value is not None}
         grouped = raw.get("topk_method") == "group_limited_greedy"
         return super().prepare(raw if grouped else {**raw, "n_group": None, "topk_group": None})
 

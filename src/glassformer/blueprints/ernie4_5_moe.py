@@ -47,10 +47,14 @@ class Config(llama.Config, routed.Config):
     moe_layer_end_index: int = -1  # the last one; -1: that of the model
     moe_layer_interval: int = 1  # every n-th between them
 
+    def __post_init__(self) -> None:
+        if self.moe_layer_end_index == -1:
+            self.moe_layer_end_index = self.num_hidden_layers - 1
+        super().__post_init__()
+
     @property
     def routed_layers(self) -> tuple[int, ...]:
-        last = self.num_hidden_layers - 1 if self.moe_layer_end_index == -1 else self.moe_layer_end_index
-        between = range(self.moe_layer_start_index, min(last, self.num_hidden_layers - 1) + 1)
+        between = range(self.moe_layer_start_index, min(self.moe_layer_end_index, self.num_hidden_layers - 1) + 1)
         return tuple(layer for layer in between if (layer + 1) % self.moe_layer_interval == 0)
 
 

@@ -30,8 +30,8 @@ class Config(RotaryConfig):
     hidden_size: int = 4544
     num_hidden_layers: int = 32
     num_attention_heads: int = 71
-    num_key_value_heads: int | None = None
-    intermediate_size: int | None = None  # type: ignore[assignment]  # None: four times the hidden size
+    num_key_value_heads: int = 0  # 0: as many as attention heads
+    intermediate_size: int = 0  # 0: four times the hidden size
     hidden_act: str = "gelu"
     layer_norm_epsilon: float = 1e-5
     num_ln_in_parallel_attn: int | None = None  # how many norms a block has whose attention and MLP stand side by side
@@ -47,9 +47,13 @@ class Config(RotaryConfig):
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
         """The first files have other names for the sizes."""
         former = {"n_embed": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"}
-        return super().prepare({former.get(name, name): value for name, value in raw.items()})
+        raw = super().prepare({former.get(name, name): value for name, value in raw.items()})
+        optional = ("num_key_value_heads", "intermediate_size")
+        return {name: value for name, value in raw.items() if name not in optional or value is not None}
 
     def __post_init__(self) -> None:
+        self.num_key_value_heads = self.num_key_value_heads or self.num_attention_heads
+        self.intermediate_size = self.intermediate_size or 4 * self.hidden_size
         super().__post_init__()
         self.check_heads_divide()
         if self.num_attention_heads % self.groups:
@@ -78,12 +82,8 @@ class Config(RotaryConfig):
     def groups(self) -> int:
         """How many keys and values there are."""
         if self.new_decoder_architecture:
-            return self.num_key_value_heads or self.num_attention_heads
+            return self.num_key_value_heads
         return 1 if self.multi_query else self.num_attention_heads
-
-    @property
-    def inner(self) -> int:
-        return self.intermediate_size or 4 * self.hidden_size
 
     @property
     def two_norms(self) -> bool:
@@ -148,7 +148,7 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
                 normed = b.norm(x, "ln_mlp", eps, how="layer")
             elif not c.parallel_attn:
                 normed = b.norm(middle, "post_attention_layernorm", eps, how="layer")
-            h = b.linear(b.identity(normed, "mlp.input"), "mlp.dense_h_to_4h", c.inner, c.bias)
+            h = b.linear(b.identity(normed, "mlp.input"), "mlp.dense_h_to_4h", c.intermediate_size, c.bias)
             h = b.activate(h, c.hidden_act, "mlp.hidden", "mlp.act")
             h = b.linear(h, "mlp.dense_4h_to_h", width, c.bias, site="mlp.update")
             x = b.add(middle, b.dropout(h, c.hidden_dropout), site="residual")

@@ -18,6 +18,10 @@ class Config(mistral.Config):
     model_type = "ministral3"
     title = "Ministral 3"
     default_theta = 1_000_000.0
+    default_rope = {
+        "rope_type": "yarn", "rope_theta": default_theta, "factor": 16.0, TRAINED: 16384, "beta_fast": 32.0,
+        "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, BETA: 0.1,
+    }  # fmt: skip
     default_fields = {
         "vocab_size": 131072, "hidden_size": 4096, "num_hidden_layers": 34, "bos_token_id": 1, "eos_token_id": 2,
         "pad_token_id": 11,
@@ -32,7 +36,7 @@ class Config(mistral.Config):
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
         """Its files say among RoPE's settings how scores are scaled."""
         name = "rope_scaling" if raw.get("rope_scaling") else "rope_parameters"
-        rope = layer_types.rope_object(raw.get(name), name)
+        rope = layer_types.rope_object(raw.get(name), name) or cls.default_rope
         prepared = super().prepare(raw)
         if rope.get(BETA):
             prepared["position_scale"] = PositionScale(number(rope[BETA], BETA), int(number(rope.get(TRAINED), TRAINED)))

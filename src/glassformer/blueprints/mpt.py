@@ -12,10 +12,11 @@ from glassformer.ground.errors import ConfigError
 from glassformer.ground.typecheck import brief
 from glassformer.ops.positions import alibi_slopes
 
-FIXED: Mapping[str, tuple[Any, ...]] = {  # what attention may only be
-    "attn_type": ("multihead_attention",), "clip_qkv": (None,), "prefix_lm": (False,), "qk_ln": (False,), "alibi": (True,),
-    "attn_uses_sequence_id": (False,),
+FIXED: Mapping[str, Any] = {  # what attention may only be
+    "attn_type": "multihead_attention", "clip_qkv": None, "prefix_lm": False, "qk_ln": False, "alibi": True,
+    "attn_uses_sequence_id": False,
 }  # fmt: skip
+ATTENTION: Mapping[str, Any] = {**FIXED, "attn_impl": "torch", "attn_pdrop": 0, "softmax_scale": None, "alibi_bias_max": 8}
 
 
 @dataclass(kw_only=True)
@@ -35,15 +36,16 @@ class Config(BaseConfig):
     layer_norm_epsilon: float = 1e-5
     attn_config: dict[str, Any] = field(default_factory=dict)
     tie_word_embeddings: bool = True
+    use_cache: bool = False
 
     def __post_init__(self) -> None:
+        self.attn_config = {**ATTENTION, **self.attn_config}
         super().__post_init__()
         self.check_heads_divide()
         for name, allowed in FIXED.items():
-            if self.attn_config.get(name, allowed[0]) not in allowed:
-                value = self.attn_config[name]
+            if (value := self.attn_config[name]) != allowed:
                 raise ConfigError(
-                    f"config field 'attn_config' has {name}={brief(value)}; in an mpt model it is {allowed[0]!r} here."
+                    f"config field 'attn_config' has {name}={brief(value)}; in an mpt model it is {allowed!r} here."
                 )
 
     @property
@@ -52,16 +54,16 @@ class Config(BaseConfig):
 
     @property
     def scale(self) -> float:
-        return float(self.attn_config.get("softmax_scale") or self.head_dim**-0.5)
+        return float(self.attn_config["softmax_scale"] or self.head_dim**-0.5)
 
     @property
     def slopes(self) -> tuple[float, ...]:
-        return alibi_slopes(self.num_attention_heads, self.attn_config.get("alibi_bias_max", 8))
+        return alibi_slopes(self.num_attention_heads, self.attn_config["alibi_bias_max"])
 
     @property
     def rate(self) -> float:
         """Of all dropouts."""
-        return float(self.attn_config.get("attn_pdrop", 0))
+        return float(self.attn_config["attn_pdrop"])
 
 
 FAMILY = Family(

@@ -6,6 +6,7 @@ Its table of tokens may be narrower than the stream.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from glassformer.blueprints.bart import EPS, FIRST
 from glassformer.blueprints.blueprint import Blueprint, Builder, Family, Head, Value
@@ -27,7 +28,7 @@ class Config(BaseConfig):
     num_attention_heads: int = 12
     hidden_act: str = "relu"
     do_layer_norm_before: bool = True
-    word_embed_proj_dim: int | None = None  # of the vectors of the table; None: as wide as the stream
+    word_embed_proj_dim: int = 0  # of the vectors of the table; 0: as wide as the stream
     dropout: float = 0.1
     attention_dropout: float = 0.0
     enable_bias: bool = True
@@ -35,7 +36,13 @@ class Config(BaseConfig):
     tie_word_embeddings: bool = True
     _remove_final_layer_norm: bool = False
 
+    @classmethod
+    def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        raw = super().prepare(raw)
+        return {name: value for name, value in raw.items() if name != "word_embed_proj_dim" or value is not None}
+
     def __post_init__(self) -> None:
+        self.word_embed_proj_dim = self.word_embed_proj_dim or self.hidden_size
         super().__post_init__()
         self.check_activation("hidden_act")
         self.check_heads_divide()
@@ -43,10 +50,6 @@ class Config(BaseConfig):
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_attention_heads
-
-    @property
-    def table_width(self) -> int:
-        return self.word_embed_proj_dim or self.hidden_size
 
     @property
     def final_norm(self) -> bool:
@@ -72,8 +75,8 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
     def norm(x: Value, module: str, site: str | None) -> Value:
         return b.norm(x, module, EPS, site=site, how="layer", weight=c.layer_norm_elementwise_affine)
 
-    x = b.embed(f"{base}embed_tokens", site=None, size=c.table_width)
-    if c.table_width != width:
+    x = b.embed(f"{base}embed_tokens", site=None, size=c.word_embed_proj_dim)
+    if c.word_embed_proj_dim != width:
         x = b.linear(x, f"{base}project_in", width)
     x = b.position(x, f"{base}embed_positions", c.max_position_embeddings + FIRST, site="embedding", first=FIRST)
     for layer in range(c.num_hidden_layers):
@@ -96,11 +99,11 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
             h = b.dropout(b.linear(h, "fc2", width, bias, site="mlp.update"), c.dropout, "dropout")
             x = b.add(x, h, site="residual") if before else norm(b.add(x, h), "final_layer_norm", "residual")
     b.unused(f"{base}dropout", c.dropout)
-    narrowed = c.table_width != width
+    narrowed = c.word_embed_proj_dim != width
     if c.final_norm:
         x = norm(x, f"{base}final_layer_norm", None if narrowed else "final")
     if narrowed:
-        x = b.linear(x, f"{base}project_out", c.table_width, site="final")
+        x = b.linear(x, f"{base}project_out", c.word_embed_proj_dim, site="final")
     elif not c.final_norm:
         x = b.identity(x, "final")
     return b.build_with_head(x, head)

@@ -30,8 +30,9 @@ class Config(qwen2.Config, qwen3_moe.SomeExperts):
 
     @classmethod
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
-        """In Qwen2 the later layers have windows, and here every second one of the first."""
-        raw = super().prepare({**raw, "sliding_window": raw.get("sliding_window", 4096) or None})
+        """In Qwen2 the later layers have windows, and here every second one of the first, if they are used at all."""
+        window = raw.get("sliding_window", 4096) if raw.get("use_sliding_window") else None
+        raw = super().prepare({**raw, "sliding_window": window or None})
         layers, last = raw.get("num_hidden_layers"), raw.get("max_window_layers", 28)
         if raw.get("use_sliding_window") and raw.get("layer_types") is None and type(layers) is type(last) is int:
             raw["layer_types"] = [SLIDING if n % 2 == 0 and n < last else FULL for n in range(layers)]

@@ -28,9 +28,8 @@ class Config(bert.Config):
         return {name: value for name, value in raw.items() if name != "embedding_size" or value is not None}
 
     def __post_init__(self) -> None:
+        self.embedding_size = self.embedding_size or self.hidden_size
         super().__post_init__()
-        if not self.embedding_size:
-            object.__setattr__(self, "embedding_size", self.hidden_size)
         if self.head_dim % 2:
             raise ConfigError(f"config field 'hidden_size' gives heads of {self.head_dim}; RoPE rotates pairs.")
 

@@ -77,7 +77,7 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
         lengths = {"attention.value_length": size, "rope.dimension_count": rope.rotary_size(size)}
         metadata |= {**lengths, **_rope_scaling(rope)}
     if config.model_type == "mpt":
-        metadata["attention.max_alibi_bias"] = float(config.attn_config.get("alibi_bias_max", 8))
+        metadata["attention.max_alibi_bias"] = float(config.attn_config["alibi_bias_max"])
     if "attention.kv_lora_rank" in metadata:  # as older files have it, with keys and values of heads
         heads = {"attention.head_count_kv": config.num_attention_heads, "attention.key_length": config.qk_head_dim}
         metadata |= {**heads, "attention.value_length": config.v_head_dim}
