@@ -17,7 +17,7 @@ from tests.parity.compare import Pair, close, ids_for, pair, same_fields
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.every_family]
 
-FLOATS = 1e-5
+FLOATS, STATES = 1e-5, 1e-4  # states keep what is rounded at a token
 MAIN = {family: heads[1] for family, heads in reference.HEADS.items()}
 
 
@@ -54,7 +54,7 @@ def test_texts_equal_the_references(family: str, tmp_path: Path) -> None:
     assert models.ours.generate(ids, **options).tolist() == expected.tolist()
     subject = Subject(tmp_path)
     verdict = subject.verdict(subject.cpu())
-    assert verdict.agrees(FLOATS), verdict
+    assert verdict.agrees(STATES if subject.blueprint.state_size else FLOATS), verdict
 
 
 @torch.no_grad()

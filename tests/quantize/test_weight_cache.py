@@ -32,6 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_thread", "empty_home")
 SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128}
 DECODER = {**SIZES, "head_dim": 16}
 EXPERTS = {**DECODER, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64}
+STATES = {**EXPERTS, "linear_value_head_dim": 16}
 LATENT = {**EXPERTS, "q_lora_rank": 64, "kv_lora_rank": 64, "qk_nope_head_dim": 12, "qk_rope_head_dim": 4, "v_head_dim": 16}
 GPT2 = {"n_embd": 64, "n_inner": 128}
 NARROW = {**SIZES, "embedding_size": 32}
@@ -47,6 +48,7 @@ WIDE: dict[str, dict[str, Any]] = {  # rows of 64 and the like, so that somethin
     "distilbert": {"dim": 64, "hidden_dim": 128},
     **dict.fromkeys(("electra", "albert", "roformer"), NARROW),
     **dict.fromkeys(("qwen2_moe", "qwen3_moe", "glm4_moe"), EXPERTS),
+    **dict.fromkeys(reference.RECURRENT, STATES),
     "deepseek_v2": LATENT, "deepseek_v3": LATENT, "glm4_moe_lite": LATENT,
     "ernie4_5_moe": EXPERTS,
     "t5": T5, "mt5": {**T5, "feed_forward_proj": "relu"},
@@ -61,6 +63,8 @@ SMALL = (
     "mlp.gate.",
     "moe.gate.",
     "mlp.router.",
+    "A_log",
+    "conv1d",
 )  # words in the names of what stays
 
 

@@ -524,11 +524,11 @@ def tensors_to_save(model: Any, values: Mapping[str, Tensor] | None = None) -> d
     parameters = model.named_parameters(remove_duplicate=model.config.tie_word_embeddings)
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
-    for name, tensor in (*parameters, *model.named_buffers()):
-        if not IGNORED_NAMES.search(name):
-            value = tensor if values is None else values.get(name, tensor)
-            tensors[name] = value.detach().clone() if id(value) in seen else value.detach()
-            seen.add(id(value))
+    buffers = ((name, tensor) for name, tensor in model.named_buffers() if not IGNORED_NAMES.search(name))
+    for name, tensor in (*parameters, *buffers):
+        value = tensor if values is None else values.get(name, tensor)
+        tensors[name] = value.detach().clone() if id(value) in seen else value.detach()
+        seen.add(id(value))
     return model.base_model.stored_form(tensors)  # type: ignore[no-any-return]
 
 

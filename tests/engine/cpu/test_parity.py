@@ -24,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 Tiny = Callable[..., Subject]
 FAMILIES = (*reference.DECODERS, *reference.PAIRS)
 FLOATS, PACKED = 1e-5, 1e-3  # measured: 6e-6 and 6e-4
+STATES = 1e-4  # where what is rounded at a token stays in a state; measured: 3e-5
 SPLIT = 3e-5  # of BF16, where AMX tiles take an input as two halves of eight bits; measured: 1.1e-5
 ROUNDED = 7e-2  # measured: 3.6e-2
 STORES = {"f16": 2e-3, "bf16": 1.2e-2, "q8": 4e-2}  # measured: 1e-3, 6e-3 and 2.2e-2
@@ -43,6 +44,8 @@ def agree(subject: Subject, other: Any, tolerance: float, lengths: tuple[int, ..
 def tolerance_of(subject: Subject, level: str | None = None) -> float:
     if subject.opened.packed:
         return PACKED
+    if subject.blueprint.state_size:
+        return STATES
     return SPLIT if subject.opened.kind == "BF16" and (level or chosen_level()) == "amx" else FLOATS
 
 
@@ -50,7 +53,7 @@ def tolerance_of(subject: Subject, level: str | None = None) -> float:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_parity_of_every_family(family: str, seed: int | None, tiny: Tiny) -> None:
     subject = tiny(family, seed)
-    agree(subject, subject.cpu(), FLOATS)
+    agree(subject, subject.cpu(), STATES if subject.blueprint.state_size else FLOATS)
 
 
 @pytest.mark.parametrize("activation", [name for name in ACTIVATIONS if name != "gelu_new"])
@@ -134,8 +137,8 @@ WIDE: dict[str, dict[str, Any]] = {  # so that rows divide into blocks of 32
 }  # fmt: skip
 
 
-REQUANTIZED = {**dict.fromkeys(("t5", "mt5"), 2e-2), "gpt_oss": 6e-3}
-# measured: 9e-3 (T5's scores are not scaled), 2.2e-3 (gpt-oss cuts its neurons off) and 9e-4 for all others
+REQUANTIZED = {**dict.fromkeys(("t5", "mt5"), 2e-2), **dict.fromkeys(("gpt_oss", *reference.RECURRENT), 6e-3)}
+# measured: 9e-3 (T5's scores are not scaled), 2.2e-3 (gpt-oss cuts its neurons off), 2.4e-3 (states) and 9e-4 for all others
 
 
 @pytest.mark.parametrize("kind", ["q8_0", "q4_1"])
