@@ -117,7 +117,8 @@ def test_requantize_every_family(family: str, kind: str, tmp_path: Path) -> None
     inputs = {"input_ids": ids, **({"decoder_input_ids": ids} if opened.head == "seq2seq" else {})}
     wanted, got = one(**inputs).logits, two(**inputs).logits
     assert got.shape == wanted.shape
-    assert 0 < float((got - wanted).abs().max()) < 0.5 * float(wanted.max() - wanted.min())
+    share = 0.9 if family in reference.RECURRENT else 0.5  # what is rounded at a token stays in a state
+    assert 0 < float((got - wanted).abs().max()) < share * float(wanted.max() - wanted.min())
 
 
 class TestCachedFile:
