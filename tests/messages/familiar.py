@@ -339,6 +339,8 @@ MESSAGES: dict[str, list[Entry]] = {
         (ConfigError, lambda: tiny("gemma4_text", use_bidirectional_attention="all"),
          "config field 'use_bidirectional_attention' is 'all'; a decoder that looks ahead is not supported. For vectors of "
          "texts take an encoder, such as minilm."),
+        (ConfigError, lambda: tiny("gemma4_text", vocab_size_per_layer_input=90),
+         "config field 'vocab_size_per_layer_input' is 90; every block reads a vector of each of the 160 tokens."),
         (ConfigError, lambda: tiny("gemma4_text", global_head_dim=7),
          "config field 'global_head_dim' is 7; it must be a multiple of 2."),
         (ConfigError, lambda: tiny("gemma4_text", num_kv_shared_layers=4),

@@ -55,7 +55,10 @@ AUTO = {  # our word for a head: how its Auto class ends, with the reference and
 
 
 def config(model_type: str, **changes: Any) -> Any:
-    return transformers.AutoConfig.for_model(model_type, **{**TINY[model_type], **changes})
+    fields = {**TINY[model_type], **changes}
+    if model_type == "gemma4_text":  # whose blocks have a vector for each token, too
+        fields["vocab_size_per_layer_input"] = fields["vocab_size"]
+    return transformers.AutoConfig.for_model(model_type, **fields)
 
 
 def auto(head: str) -> Any:

@@ -78,6 +78,11 @@ class Config(layer_types.TwoRopesConfig):
             divisor = 2 if name == "global_head_dim" else self.key_heads(self.num_hidden_layers - 1)
             if getattr(self, name) % divisor:
                 raise ConfigError(f"config field {name!r} is {getattr(self, name)}; it must be a multiple of {divisor}.")
+        if self.hidden_size_per_layer_input and self.vocab_size_per_layer_input < self.vocab_size:
+            raise ConfigError(
+                f"config field 'vocab_size_per_layer_input' is {self.vocab_size_per_layer_input}; every block reads a "
+                f"vector of each of the {self.vocab_size} tokens."
+            )
         self.rope.check_head_size(self.global_head_dim)
         own = (self.layer_types or [])[: self.first_shared]
         if self.num_kv_shared_layers and not set(self.layer_types or []) <= {*own}:

@@ -108,7 +108,10 @@ class Norm(Op):
 
     def backwards(self, g: Array, weights: WeightSource, width: int, held: Callable[[], Array]) -> Backwards:
         scale, bias = self.scale_and_bias(weights, np.float64)
-        return Backwards(self.centred(g * scale) / self.divisor(held()), None if bias is None else g @ bias.astype(g.dtype))
+        rows, x = len(g), held()
+        g = g.reshape(x.shape)  # of heads: each is normed by itself
+        constants = None if bias is None else (g @ bias.astype(g.dtype)).reshape(rows, -1).sum(-1)
+        return Backwards((self.centred(g * scale) / self.divisor(x)).reshape(rows, -1), constants)
 
     def write_modules(self, derivation: Any, index: int) -> None:
         """Around its module; but the norm of a sum that nothing else reads is computed where the sum is."""

@@ -45,7 +45,7 @@ MAX_HEADS = 10  # unless everything is shown
 class Contribution:
     """What one part of the model added to a score."""
 
-    name: str  # embedding, attention, cross, mlp, biases or rounding; among heads also 'attention bias' and 'cross bias'
+    name: str  # embedding, what `part_name` says, biases or rounding; among heads also 'attention bias' and 'cross bias'
     block: int | None
     head: int | None
     value: float  # in logits
@@ -217,7 +217,8 @@ def score_target(
     place = find_token(position, reading.texts)
     if against is not None and metric == "logit":
         raise SettingError(f"a logit has no rival: that is for a lead. Leave out {spell('against')}.")
-    values, index = stream_values(reading, range(len(reading)) if all_positions else [place]), place * all_positions
+    places, index = range(len(reading)) if all_positions else [place], place * all_positions
+    values = stream_values(reading, places)
     scores = model.unembed(values[f"blocks.{model.blueprint.blocks - 1}.residual"][index : index + 1])[0]
     chosen = resolve_token_id(model, token, scores)
     rival = None if against is None else resolve_token_id(model, against, scores)
@@ -247,7 +248,7 @@ def score_target(
     attributed = AttributedScore(
         model.name, place, reading.texts[place], chosen, text, score, probability, rank, rival_text, centred
     )
-    return ScoreTarget(attributed, g, constant, LinearWalk(model, values), index)
+    return ScoreTarget(attributed, g, constant, LinearWalk(model, values, [reading.ids[place] for place in places]), index)
 
 
 def runner_up(scores: Floats, index: int) -> int:

@@ -41,7 +41,7 @@ from glassformer.see.view import View
 
 MAX_SOURCES = 12  # unless everything is shown
 DRAWN_EDGES, MAX_DRAWN_EDGES = 24, 80  # by default, and where everything is shown: more lie over one another
-PartName = Literal["score", "embedding", "attention", "cross", "mlp"]
+PartName = Literal["score", "embedding", "attention", "cross", "mlp", "layer input"]
 
 
 @dataclass(frozen=True)
@@ -261,8 +261,7 @@ class GraphSearch:
             elif arrival.kind == "embedding":
                 self._sources(arrival, "embedding", None)
             elif (name := part_name(op)) not in ("attention", "cross"):
-                assert name == "mlp"
-                self._sources(arrival, "mlp", op.block)
+                self._sources(arrival, "mlp" if name == "mlp" else "layer input", op.block)
 
     def nodes(self, texts: tuple[str, ...]) -> list[GraphNode]:
         values, biases = ([0.0] * len(self.keys) for _ in range(2))
@@ -306,10 +305,12 @@ class GraphSearch:
         assert head is not None
         value_op = op.inputs[2]
         groups, size = self.walk.ops[value_op].head_shape
+        values = self.walk.ops[value_op].site  # an earlier block's, where several share theirs
+        assert values is not None
         group = head // (op.head_shape[0] // groups)
         (site,) = (site for site in op.inner_sites if site.endswith(".pattern"))
         pattern = self.attention[site][head, position].astype(np.float64)
-        shares = pattern * (self.attention[site.replace("pattern", "value")][group].astype(np.float64) @ g)
+        shares = pattern * (self.attention[values][group].astype(np.float64) @ g)
         counted = (np.abs(shares) >= self.threshold) & (shares != 0)
         self.pruned[node] = float(shares[~counted].sum())
         for token in np.flatnonzero(counted).tolist():

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from glassformer.blueprints import Blueprint, Op
 from glassformer.ground.sites import axes
+from glassformer.ops.embed import Embed
 from glassformer.ops.op import TokenContext
 from glassformer.ops.token_mixer import TokenMixer
 from glassformer.see.activations import Activations
@@ -49,6 +50,7 @@ class LinearWalk:
 
     model: ModelLike
     values: Mapping[str, Floats]
+    ids: Sequence[int] = ()  # the tokens at the places of the values, for blocks that look them up by themselves
     positions: list[int] = field(default_factory=list)  # of each row: its place in the values
     constants: list[float] = field(default_factory=list)  # of each row: what biases of norms and products add
     update_constants: list[dict[int, float]] = field(default_factory=list)  # the same inside each update, by its op
@@ -93,6 +95,10 @@ class LinearWalk:
         if op.read_site is not None and op.read_site in self.values:
             value = self.values[op.read_site].astype(np.float64)
             return value if op.site is not None else value.reshape(len(value), -1)  # heads, which its result has joined
+        if isinstance(op, Embed):
+            rows = self.model.weight(op.weights[0].name, self.ids)
+            assert rows is not None
+            return op.scaled(rows).astype(np.float64)
         return op.value([self.value(source) for source in op.inputs], TokenContext(self.model))
 
     def _send(self, index: int, rows: Rows, g: Doubles) -> None:
@@ -193,9 +199,9 @@ def stream_values(reading: Activations, positions: Sequence[int], sites: Iterabl
 
 
 def part_name(op: Op) -> str:
-    """What an addition to the stream is called: 'attention', 'cross' or 'mlp'."""
+    """What an addition to the stream is called: 'attention', 'cross', 'mlp', or 'layer input', which has no site."""
     site = (op.site or "").split(".")
-    return site[2] if len(site) > 3 else op.kind
+    return site[2] if len(site) > 3 else "layer input"
 
 
 def attention_op(blueprint: Blueprint, block: int) -> int:

@@ -3051,7 +3051,7 @@ export interface components {
             followed: boolean;
             head: number | null;
             /** @enum {unknown} */
-            name: "score" | "embedding" | "attention" | "cross" | "mlp";
+            name: "score" | "embedding" | "attention" | "cross" | "mlp" | "layer input";
             position: number;
             pruned: number | null;
             token: string;
