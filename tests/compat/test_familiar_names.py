@@ -166,11 +166,19 @@ class TestModelParts:
             model.resize_token_embeddings(0)
 
     @pytest.mark.parametrize(
-        "name", ["BertForMaskedLM", "RobertaForMaskedLM", "T5ForConditionalGeneration", "BartForConditionalGeneration"]
+        "name",
+        [
+            "BertForMaskedLM",
+            "RobertaForMaskedLM",
+            "T5ForConditionalGeneration",
+            "BartForConditionalGeneration",
+            "Gemma4ForCausalLM",
+        ],
     )
-    def test_biases_and_both_stacks_go_with_the_vocabulary(self, name: str, tmp_path: Path) -> None:
-        family = {"Bert": "bert", "Roberta": "roberta", "T5": "t5", "Bart": "bart"}[name.partition("For")[0]]
-        head = "masked" if name.endswith("LM") else "seq2seq"
+    def test_all_that_has_a_row_for_each_token_goes_with_the_vocabulary(self, name: str, tmp_path: Path) -> None:
+        start, _, end = name.partition("For")
+        family = {"Bert": "bert", "Roberta": "roberta", "T5": "t5", "Bart": "bart", "Gemma4": "gemma4_text"}[start]
+        head = {"MaskedLM": "masked", "CausalLM": "causal"}.get(end, "seq2seq")
         reference.build(family, head).save_pretrained(tmp_path)
         model = getattr(glassformer, name).from_pretrained(tmp_path)
         ids = torch.tensor([[5, 6, 7]])

@@ -138,7 +138,8 @@ def test_what_a_head_wrote_in_a_text_is_its_share_of_the_logits(family: str) -> 
 def test_circuits_of_each_family(family: str) -> None:
     reading = both(family).reading()
     assert -1.001 <= reading.circuit(1, 1).copying <= 1.001
-    assert reading.model.circuits.composition().query[0][0] is not None
+    if len(reading.model.blueprint.attention_patterns) > 1:  # of layers that keep states, at most one attends
+        assert reading.model.circuits.composition().query[0][0] is not None
 
 
 def full_composition(family: str, model: Any) -> tuple[list[list[np.ndarray]], list[list[np.ndarray]]]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from glassformer.ground.errors import InputError
 from glassformer.ground.files import upload
+from glassformer.ops.module_steps import part
 from glassformer.torch.container import Block
 from glassformer.torch.heads import ModelWithHead
 from glassformer.torch.shapes import shift_right
@@ -102,7 +103,13 @@ class ModelParts:
             output.weight = table if tied else nn.Parameter(_resized(output.weight, count, std))
             output.out_features = count
             _resize_biases(self, count)
-        self.config.vocab_size = count
+        tables = [part(self.base_model, path) for path in self.base_model.paths_beside]
+        for beside in tables:
+            beside.weight = nn.Parameter(_resized(beside.weight, count, std), beside.weight.requires_grad)
+            beside.num_embeddings = count
+        sizes = ["vocab_size", *["vocab_size_per_layer_input" for _ in tables]]
+        for name in reversed(sizes) if count > self.config.vocab_size else sizes:  # so that no token is without a vector
+            setattr(self.config, name, count)
         return embedding  # type: ignore[no-any-return]
 
     # Size and memory ----------------------------------------------------------------------------------------------------

@@ -83,10 +83,12 @@ class BaseModel(FamilyModule):
 
     def add_plans(self, derivation: Derivation, described: Blueprint) -> None:
         self.blocks_stand_alone = described.blocks_stand_alone
-        self.reads_ids = any(op.options.get("beside") for op in described.ops)
+        self.paths_beside = [path_of(op.module) for op in described.ops if op.kind == "embed" and op.options.get("beside")]
+        self.reads_ids = bool(self.paths_beside)
         self.states_plan = derivation.plan((), range(len(derivation.nodes)))
 
     blocks_stand_alone = True  # whether a block reads nothing of a text but what enters it
+    paths_beside: Sequence[Path] = ()  # of the tables that blocks look tokens up in by themselves
     reads_ids = False  # whether blocks have vectors of tokens beside
 
     def _get_name(self) -> str:
