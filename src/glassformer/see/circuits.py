@@ -270,7 +270,9 @@ def _reads(weights: AttentionWeights) -> Floats:
     by_query = _triangles(keys.swapaxes(1, 2)) @ queries
     by_key = _triangles(queries.swapaxes(1, 2)) @ keys
     by_value = _triangles(weights.output_map) @ values
-    return np.stack([_of_norm_1(maps) for maps in (by_query, by_key, by_value)])
+    maps = [_of_norm_1(each) for each in (by_query, by_key, by_value)]
+    size = max(each.shape[1] for each in maps)  # keys and values may differ in theirs; rows of zeros add to no norm
+    return np.stack([np.pad(each, ((0, 0), (0, size - each.shape[1]), (0, 0))) for each in maps])
 
 
 def _of_norm_1(maps: Floats) -> Floats:
