@@ -71,7 +71,9 @@ def read_config(raw: Mapping[str, Any], default_type: str | None = None) -> Conf
             "config field 'model_type' is missing, so its family is unknown. Load it with a class of that family, such as "
             f"BertForMaskedLM, or add the field: one of {', '.join(model_types())}."
         )
-    config: Config = module_for(FORMER_TYPES.get(model_type, model_type)).Config.read(raw)
+    config: Config = module_for(
+        FORMER_TYPES.get(model_type, model_type) if isinstance(model_type, str) else model_type
+    ).Config.read(raw)
     return config
 
 
