@@ -147,7 +147,7 @@ void norm_part(const Norm& norm, const float* weight, const float* in, int count
 }
 
 void norm(const Norm& norm, const float* in, int count, float* out) {
-    const int size = count / norm.groups;
+    const int size = norm.groups > 1 ? count / norm.groups : count;
     for (int first = 0; first < count; first += size) norm_part(norm, norm.weight + first, in + first, size, out + first);
 }
 

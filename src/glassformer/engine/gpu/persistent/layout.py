@@ -85,7 +85,8 @@ def read_layout(blueprint: Blueprint) -> DecoderLayout:
     _require([type(op) for op in before] == [Embed, Norm, Scores], f"{family} has more than blocks between its ends.")
     embed, norm, scores = before
     _require(embed.options["scale"] == 1, f"{family} scales its embeddings.")
-    _require(len(scores.weights) == 1 and not scores.options, f"{family} has a head with a bias or a scale.")
+    plain = isinstance(scores, Scores) and scores.scale == 1 and scores.softcap is None
+    _require(len(scores.weights) == 1 and plain, f"{family} has a head with a bias or a scale.")
     blocks = [[op for op in ops if op.block == index] for index in range(blueprint.blocks)]
     layers = tuple(_read_block(block, family) for block in blocks)
     norms = list(blueprint.ops_of(Norm))
