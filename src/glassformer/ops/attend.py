@@ -295,6 +295,8 @@ class Attend(TokenMixer):
     def split(self, splitter: Any, index: int) -> None:
         if not self.caches_keys:
             raise splitter.cannot_split(self, "its keys and values are an earlier block's")
+        if self.options.get("slopes") is not None:
+            raise splitter.cannot_split(self, "each of its heads has a slope of its own")
         heads = splitter.heads[self.inputs[0]]
         for site in self.inner_sites:
             splitter.sites[site] = contiguous(1, heads)

@@ -105,6 +105,7 @@ NOT_ON_GPU = {  # what the GPU engine says of a family that it cannot run
 NOT_SPLIT = {  # among ranks, and why not
     "gemma4_text": "every block reads vectors of tokens beside the stream",
     "olmo2": "q_norm needs all of what would be divided", "olmo3": "q_norm needs all of what would be divided",
+    **dict.fromkeys(("bloom", "mpt"), "each of its heads has a slope of its own"),
     **dict.fromkeys(("phi3", "falcon", "gpt_bigcode"), "there are fewer key heads than ranks"),  # where there are
 }  # fmt: skip
 DECODER_HEADS = ("base", "causal", "sequence")
