@@ -65,7 +65,7 @@ class TestConfigs:
         assert not isinstance(config, glassformer.GPT2Config if name != "GPT2Config" else glassformer.BertConfig)
 
     def test_a_default_of_half_a_pair_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match="21 of a head"):
+        with pytest.raises(ConfigError, match="21 of"):
             glassformer.Glm4MoeConfig()
 
     def test_needed_fields_have_defaults_in_every_family(self) -> None:
