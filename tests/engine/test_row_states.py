@@ -11,7 +11,7 @@ import pytest
 
 from glassformer.engine.cpu.library import levels
 from glassformer.engine.protocol import Feed, Want
-from glassformer.engine.row_states import SPACING, RowState
+from glassformer.engine.row_states import MERGED, SPACING, RowState
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import ExecutorError, InputError, SiteError
 from tests.engine.executors import Subject, write_checkpoint
@@ -70,6 +70,20 @@ def test_a_draft_that_is_rejected_leaves_nothing(subject: Subject) -> None:
             assert np.allclose(drafted.host(place), alone, atol=1e-4)
         executor.rewind(row, 50)
     assert np.allclose(scores(executor, row, ids[50:]), scores(executor, executor.open(), ids), atol=1e-4)
+
+
+def test_drafts_that_are_accepted_are_read_once_more_and_not_ever_again(subject: Subject) -> None:
+    """Each begins where the last one was accepted: what a state has to read again stays short, and the scores stay right."""
+    executor, ids = subject.executor(), ids_of(120)
+    row, unread = executor.open(), []
+    scores(executor, row, ids[:20])
+    while row.length < 110:
+        start = row.length
+        (drafted,) = executor.run([Feed(row, [*ids[start : start + 4], 9], Want.ALL)])
+        assert np.allclose(drafted.host(3), scores(executor, executor.open(), ids[: start + 4]), atol=1e-4)
+        executor.rewind(row, start + 4)
+        unread.append(row.length - row.state.length)
+    assert max(unread) <= MERGED + 4
 
 
 def test_a_row_whose_pass_fails_goes_on(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
