@@ -24,6 +24,7 @@ ELSEWHERE = (
     "features.md",
     "json.md",
     "many-texts.md",
+    "models.md",
     "scaling.md",
     "serving.md",
     "structure-to-api.md",

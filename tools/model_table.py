@@ -55,9 +55,12 @@ where the numbers say that it is one. Patterns are those of transformers' eager 
 when they are asked for; they can be read, and not changed. Every module is a site by its own name, to read and to change:
 
 ```python
+import glassformer as glass
+
 model = glass.load("state-spaces/mamba-130m-hf")
-model.read("how are you?").at("module:backbone.layers.3.mixer.out_proj")
-model.changed({"module:backbone.layers.3.mixer": glass.Change(scale=0)}).chat("how are you?")
+out_proj = model.read("how are you?").at("module:backbone.layers.3.mixer.out_proj")
+without = model.changed({"module:backbone.layers.3.mixer": glass.Change(scale=0)})
+print(without.chat("how are you?"))
 ```
 
 Its value is what the module gives for each token, (tokens, numbers). A module that is called several times in a pass can
