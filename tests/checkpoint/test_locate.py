@@ -601,7 +601,7 @@ def test_only_the_files_of_the_part_are_fetched(asked: list[Any]) -> None:
     for part in PARTS:
         locate("org/name", part)
     small = ["*.json", "*.jinja", "*.txt", "*.model", "*.spm"]
-    weights = [*small, "model*.safetensors", "adapter_model.safetensors"]
+    weights = [*small, *module.WEIGHTS]
     assert asked == [("org/name", small), ("org/name", small), ("org/name", weights)]
 
 
@@ -642,6 +642,14 @@ def test_pytorch_weights_are_fetched_only_without_safetensors(
     repository.update(weights, **dict.fromkeys((*WORDS, "README.md", "flax_model.msgpack"), "{}"))
     folder = locate("org/name")
     assert {path.name for path in folder.iterdir()} == wanted | set(WORDS)
+
+
+def test_layers_behind_a_pooling_are_fetched_with_their_weights() -> None:
+    from huggingface_hub.utils import filter_repo_objects
+
+    wanted = ["modules.json", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors"]
+    others = ["onnx/model.safetensors", "openvino/openvino_model.bin", "onnx/model.onnx_data"]
+    assert [*filter_repo_objects([*wanted, *others], allow_patterns=module.PATTERNS["model"])] == wanted
 
 
 def test_a_fetched_index_that_leads_outside(repository: dict[str, str]) -> None:

@@ -95,6 +95,7 @@ def test_completions_that_cannot_be_honoured_are_400(client: httpx.Client, chang
         ({"input": " "}, "the text is empty"),
         ({"dimensions": 10**6}, "dimensions is 1000000; the model's vectors have 48."),
         ({"top_k": 3}, "embeddings take no 'top_k'."),
+        ({"prompt_name": "query"}, "encoder has no prompt 'query'. It has: none."),
         ({"input": ["a", 1]}, "input"),
     ],
 )

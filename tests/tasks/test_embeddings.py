@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from glassformer import load, pipeline
 from glassformer.checkpoint.sentence_pooling import read_sentence_settings
@@ -89,6 +89,82 @@ def test_pooling_modes(sentences: Sentences, way: str) -> None:
     folder = sentences(**{"1_Pooling__config_json": {name: name == way for name in POOLINGS}})
     wanted = [POOLINGS[way](states(folder, text)) for text in TEXTS]
     assert np.allclose(pipeline("embed", folder)(TEXTS), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("way", POOLINGS)
+def test_a_prompt_that_is_not_pooled(sentences: Sentences, way: str) -> None:
+    """It is hidden from means and maxima; the first and the last state stay what they are, and weights count it."""
+    folder = sentences(
+        config_sentence_transformers_json={"prompts": {"query": "my query: "}},
+        **{"1_Pooling__config_json": {way: True, "include_prompt": False}},
+    )
+    task, s = pipeline("embed", folder), states(folder, "my query: Hi there")
+    first = len(task.tokenizer("my query: ")["input_ids"]) - 1
+    places = np.arange(1, len(s) + 1)[first:, None]
+    weighted = (s[first:] * places).sum(0) / places.sum()
+    kept = {"pooling_mode_cls_token": s[0], "pooling_mode_weightedmean_tokens": weighted}
+    wanted = kept.get(way, POOLINGS[way](s[first:]))
+    assert np.allclose(task("Hi there", prompt_name="query"), wanted, atol=1e-5)
+
+
+def test_texts_that_lose_their_capitals_and_vectors_that_are_cut(sentences: Sentences) -> None:
+    folder = sentences(
+        sentence_bert_config_json={"do_lower_case": True, "max_seq_length": 64},
+        config_sentence_transformers_json={"truncate_dim": 7},
+        tokenizer_config_json={"tokenizer_class": "PreTrainedTokenizerFast"},
+    )
+    cased = json.loads((folder / "tokenizer.json").read_text()) | {"normalizer": None}
+    (folder / "tokenizer.json").write_text(json.dumps(cased))
+    task = pipeline("embed", folder)
+    assert not np.allclose(states(folder, "OLD Cats"), states(folder, "old cats")[:4])
+    assert np.allclose(task("OLD Cats"), states(folder, "old cats").mean(0)[:7], atol=1e-5)
+    assert task("OLD Cats", truncate_dim=3).shape == (3,)
+
+
+MODULES = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")
+INSTRUCTION = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
+
+
+@pytest.mark.parametrize("executor", ["cpu", "plain"])
+def test_a_decoder_as_embedder(tiny_qwen3: Path, tmp_path: Path, executor: str) -> None:
+    """Qwen3 Embedding's folder: its names have no base in front, its tokenizer ends texts, whose last state counts."""
+    folder = tmp_path / "embedder"
+    shutil.copytree(tiny_qwen3, folder)
+    weights = load_file(folder / "model.safetensors")
+    save_file({name.removeprefix("model."): value for name, value in weights.items()}, folder / "model.safetensors")
+    whole = json.loads((folder / "tokenizer.json").read_text())
+    ending = [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<|endoftext|>", "type_id": 0}}]
+    whole["post_processor"] = {
+        "type": "TemplateProcessing", "single": ending, "pair": ending,
+        "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [151643], "tokens": ["<|endoftext|>"]}},
+    }  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(whole))
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for kind, path in MODULES]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(
+        json.dumps({"pooling_mode_mean_tokens": False, "pooling_mode_lasttoken": True, "include_prompt": True})
+    )
+    prompts = {"prompts": {"query": INSTRUCTION, "document": ""}, "default_prompt_name": None}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({**prompts, "similarity_fn_name": "cosine"}))
+
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+    model = transformers.AutoModel.from_pretrained(tiny_qwen3)
+
+    def slow(text: str) -> np.ndarray:
+        ids = tokenizer(text)["input_ids"]
+        assert ids[-1] == 151643
+        with torch.inference_mode():
+            last = np.asarray(model(torch.tensor([ids]))[0][0, -1])
+        return last / np.linalg.norm(last)
+
+    task = pipeline("embed", load(folder, executor=executor))
+    assert np.allclose(task(TEXTS), [slow(text) for text in TEXTS], atol=1e-5)
+    query = task(TEXTS[0], prompt_name="query")
+    assert np.allclose(query, slow(INSTRUCTION + TEXTS[0]), atol=1e-5)
+    assert np.allclose(task(TEXTS, prompt_name="document"), task(TEXTS), atol=1e-6)
+    short = slow(TEXTS[0])[:8]
+    assert np.allclose(task(TEXTS[0], truncate_dim=8), short / np.linalg.norm(short), atol=1e-5)
 
 
 def test_several_poolings_are_concatenated(sentences: Sentences) -> None:
@@ -172,6 +248,9 @@ def test_bad_embed_options_are_refused(sentences: Sentences) -> None:
         ({"config_sentence_transformers_json": {"prompts": {"a": 3}}}, "does not map names to texts"),
         ({"config_sentence_transformers_json": {"default_prompt_name": "a"}}, "there is no such prompt"),
         ({"config_sentence_transformers_json": {"similarity_fn_name": "no"}}, "there are cosine, dot"),
+        ({"config_sentence_transformers_json": {"truncate_dim": 0}}, "'truncate_dim' is 0; it must be a number"),
+        ({"modules_json": [{"type": "x.Dense", "path": "2"}], "2__config_json": {"module_input_name": "token_embeddings"}},
+         "a Dense module of anything but a text's vector is not supported"),
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )  # fmt: skip

@@ -43,7 +43,9 @@ CheckpointPart: TypeAlias = Literal["tokenizer", "config", "model"]
 SHIPPED_MODELS = Path(__file__).parent.parent / "shipped_models"
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 SMALL = ["*.json", "*.jinja", "*.txt", "*.model", "*.spm"]
-WEIGHTS = ["model*.safetensors", "adapter_model.safetensors"]
+WEIGHTS = [  # those of layers behind an embedder's pooling, too
+    "model*.safetensors", "adapter_model.safetensors", "*_Dense/model.safetensors", "*_Dense/pytorch_model.bin",
+]  # fmt: skip
 OLD_WEIGHTS = ["pytorch_model*.bin"]  # fetched only where there are no others
 PATTERNS: dict[CheckpointPart, list[str]] = {"tokenizer": SMALL, "config": SMALL, "model": SMALL + WEIGHTS}
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from glassformer.checkpoint.folder import read_json, read_weights
 from glassformer.ground.errors import CheckpointError
 from glassformer.ground.files import read_regular
+from glassformer.ground.typecheck import brief
 
 Floats = npt.NDArray[np.float32]
 
@@ -34,6 +35,7 @@ POOLINGS = {  # as files name them, in the order in which several are put side b
 }
 GGUF_POOLINGS = {1: "mean", 2: "cls", 3: "lasttoken"}  # llama.cpp's numbers
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+SENTENCE = "sentence_embedding"  # the vector of a text, as modules hand it on
 ACTIVATIONS = ("Identity", "Tanh", "ReLU")
 
 
@@ -52,8 +54,10 @@ class SentenceSettings:
     dense: tuple[DenseLayer, ...] = ()
     normalize: bool = False  # to length 1, so that a dot product is the cosine
     limit: int | None = None  # tokens
+    lowercase: bool = False  # whether texts lose their capitals first
     prompts: Mapping[str, str] = field(default_factory=dict)
     prompt: str | None = None  # the name of the default one
+    dimensions: int | None = None  # how many of a vector's numbers are kept; None: all
     pool_prompt: bool = True  # whether a prompt's own tokens are pooled too
     similarity: str = "cosine"
 
@@ -74,14 +78,16 @@ def read_sentence_settings(path: Path, metadata: Mapping[str, Any] | None = None
                 dense.append(_dense(path / folder))
             elif kind == "Normalize":
                 settings["normalize"] = True
-            elif kind != "Transformer":
+            elif kind not in ("Transformer", "Dropout"):
                 raise CheckpointError(f"{modules}: a {kind} module is not supported; Pooling, Dense and Normalize are.")
         settings["dense"] = tuple(dense)
     elif (pooling := path / "1_Pooling" / "config.json").exists():
         settings |= _pooling(pooling)
     if (limits := path / "sentence_bert_config.json").exists():
-        limit = read_json(limits).get("max_seq_length")
+        described = read_json(limits)
+        limit = described.get("max_seq_length")
         settings["limit"] = limit if isinstance(limit, int) and limit > 0 else None
+        settings["lowercase"] = described.get("do_lower_case") is True
     if (prompts := path / "config_sentence_transformers.json").exists():
         settings |= _prompts_and_similarity(prompts)
     return SentenceSettings(**settings)
@@ -117,6 +123,8 @@ def _pooling(path: Path) -> dict[str, Any]:
 
 def _dense(folder: Path) -> DenseLayer:
     config = read_json(folder / "config.json")
+    if any(config.get(f"module_{end}_name") not in (None, SENTENCE) for end in ("input", "output")):
+        raise CheckpointError(f"{folder / 'config.json'}: a Dense module of anything but a text's vector is not supported.")
     activation = str(config.get("activation_function", "Identity")).rpartition(".")[2]
     if activation not in ACTIVATIONS:
         raise CheckpointError(
@@ -136,10 +144,11 @@ def _dense(folder: Path) -> DenseLayer:
 
 
 def _prompts_and_similarity(path: Path) -> dict[str, Any]:
-    """Prompts, and how vectors are compared."""
+    """Prompts, how vectors are compared, and how long they are."""
     config = read_json(path)
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
     similarity = config.get("similarity_fn_name") or "cosine"
+    dimensions = config.get("truncate_dim")
     if not isinstance(prompts, dict) or not all(isinstance(prompt, str) for prompt in prompts.values()):
         raise CheckpointError(f"{path}: 'prompts' does not map names to texts. Fetch it again.")
     if default is not None and default not in prompts:
@@ -148,4 +157,6 @@ def _prompts_and_similarity(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: 'similarity_fn_name' is {similarity!r}; there are {', '.join(SIMILARITIES)}. Fetch it again."
         )
-    return {"prompts": prompts, "prompt": default, "similarity": similarity}
+    if dimensions is not None and (type(dimensions) is not int or dimensions < 1):
+        raise CheckpointError(f"{path}: 'truncate_dim' is {brief(dimensions)}; it must be a number of at least 1.")
+    return {"prompts": prompts, "prompt": default, "similarity": similarity, "dimensions": dimensions}

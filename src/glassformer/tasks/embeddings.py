@@ -12,7 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.checkpoint.sentence_pooling import SIMILARITIES, SentenceSettings
-from glassformer.checkpoint.sentence_vectors import POOLING, sentence_vector, similarity, unpooled_tokens
+from glassformer.checkpoint.sentence_vectors import (
+    POOLING,
+    prompted_text,
+    sentence_vector,
+    similarity,
+    unpooled_tokens,
+)
 from glassformer.ground.errors import InputError, InputTypeError, SettingError, did_you_mean
 from glassformer.ground.typecheck import brief
 from glassformer.tasks.forward import EncodedRow, ForwardTask, TruncationOptions, input_rows, unpad
@@ -77,7 +83,7 @@ class EmbedTask(HiddenStatesTask):
 
     def preprocess(self, items: Sequence[str], options: EmbedOptions) -> list[EncodedRow]:
         prompt = self._prompt(options)
-        texts = [prompt + item for item in items]
+        texts = [prompted_text(item, prompt, self.sentence) for item in items]
         rows = input_rows(self.tokenizer(texts))
         if long := [row.owner for row in rows if len(row) > self.limit]:
             note(f"{len(long)} of {len(rows)} texts were cut to the {self.limit} tokens that {self.model.name} reads.")
@@ -87,8 +93,10 @@ class EmbedTask(HiddenStatesTask):
         return rows
 
     def postprocess(self, item: str, rows: Sequence[EncodedRow], outputs: Sequence[Floats], options: EmbedOptions) -> Floats:
-        states = outputs[0][self._skipped_tokens(options) :]
-        return sentence_vector(states, self.sentence, options.pooling, options.normalize, options.truncate_dim)
+        unpooled = unpooled_tokens(self.tokenizer, self._prompt(options), self.sentence)
+        return sentence_vector(
+            outputs[0], self.sentence, options.pooling, options.normalize, options.truncate_dim, unpooled
+        )  # fmt: skip
 
     def collect(self, answers: list[Any], options: Any) -> Any:
         return np.stack(answers) if answers else np.zeros((0, self.model.config.hidden_size), np.float32)
@@ -103,10 +111,6 @@ class EmbedTask(HiddenStatesTask):
                 f"{self.model.name} has no prompt {name!r}.{did_you_mean(name, self.sentence.prompts)} It has: {known}."
             )
         return "" if name is None else self.sentence.prompts[name]
-
-    def _skipped_tokens(self, options: EmbedOptions) -> int:
-        """How many tokens are left out of the pooling: a prompt's, for models trained that way."""
-        return unpooled_tokens(self.tokenizer, self._prompt(options), self.sentence)
 
 
 @dataclass(frozen=True)

@@ -2621,6 +2621,8 @@ export interface components {
             input: string | number[] | string[] | number[][];
             /** Model */
             model: string;
+            /** Prompt Name */
+            prompt_name?: string | null;
         } & {
             [key: string]: unknown;
         };

@@ -13,7 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glassformer.checkpoint.sentence_vectors import sentence_vector, similarity, unpooled_tokens
+from glassformer.checkpoint.sentence_vectors import (
+    prompted_text,
+    sentence_vector,
+    similarity,
+    unpooled_tokens,
+)
 from glassformer.ground.errors import InputError
 from glassformer.ground.progress import Progress
 from glassformer.see.activations import Activations
@@ -53,11 +58,13 @@ class EmbeddedTexts:
         self.function = known if known in ("cosine", "dot") else "cosine"  # distances have no share that a word takes off
 
     def _read(self, text: str, place: str) -> Activations:
-        ids = self.model.tokenizer(self.prompt + text)["input_ids"]
+        ids = self.model.tokenizer(prompted_text(text, self.prompt, self.settings))["input_ids"]
         limit = min(self.settings.limit or self.model.config.context, self.model.config.context)
         if len(ids) > limit:
             raise InputError(f"{place} text has {len(ids)} tokens, and {self.model.name} reads at most {limit}. Shorten it.")
-        reading = Activations(self.model, tuple(ids), None, len(ids), (text,) if self.prompt else None)
+        reading = Activations(
+            self.model, tuple(ids), None, len(ids), (prompted_text(text, "", self.settings),) if self.prompt else None
+        )
         if not any(word.origin != "template" for word in words_of(reading, len(reading), reading.contents)):
             raise InputError(f"{place} text has no word that could be left out. Say something.")
         return reading
@@ -92,7 +99,7 @@ class EmbeddedTexts:
     def _vectors(self, texts: Sequence[tuple[int, ...]]) -> Iterator[Floats]:
         reader = self.model.reader
         states = reader.read(texts) if reader is not None else (Activations(self.model, ids).at("final") for ids in texts)
-        return (sentence_vector(each[min(self.unpooled, len(each) - 1) :], self.settings) for each in states)
+        return (sentence_vector(each, self.settings, unpooled=self.unpooled) for each in states)
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ class EmbeddingRequest(RequestBody):
     input: str | TokenIds | list[str] | list[TokenIds]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(ge=1)] | None = None
+    prompt_name: str | None = None
 
     NEUTRAL: ClassVar = NEUTRAL
 
@@ -70,20 +71,22 @@ async def embeddings(request: Request, body: EmbeddingRequest) -> Json:
     """A vector for each text."""
     if unknown := body.engine_settings():
         raise HttpError(400, f"embeddings take no {min(unknown)!r}. Leave it out.", param=min(unknown))
-    vectors, tokens = await embed_inputs(request, body.model, as_inputs(body.input), body.dimensions)
+    vectors, tokens = await embed_inputs(request, body.model, as_inputs(body.input), body.dimensions, body.prompt_name)
     encoded = [_encoded(vector, body.encoding_format) for vector in vectors]
     return Json(embeddings_answer(encoded, body.model, tokens))
 
 
 async def embed_inputs(
-    request: Request, model_name: str, inputs: Sequence[str | list[int]], dimensions: int | None
-) -> tuple[Any, int]:
-    """A vector for each input (inputs, dimensions), and how many tokens they have."""
+    request: Request, model_name: str, inputs: Sequence[str | list[int]], dimensions: int | None,
+    prompt_name: str | None = None,
+) -> tuple[Any, int]:  # fmt: skip
+    """A vector for each input (inputs, dimensions), and how many tokens they have; `prompt_name`: of one of the model's
+    own prompts, to be put before each text."""
     check_inputs("input", inputs, context_of(request).limits)
 
     def embed(model: Model, part: Sequence[str | list[int]]) -> tuple[Any, int]:
         check_head(EmbedTask, model)
-        task = EmbedTask(model, truncate_dim=dimensions, normalize=True if dimensions else None)
+        task = EmbedTask(model, truncate_dim=dimensions, normalize=True if dimensions else None, prompt_name=prompt_name)
         texts = [_text(model, value) for value in part]
         tokens = sum(len(ids) for ids in model.tokenizer(texts)["input_ids"])
         return task(texts), tokens
