@@ -34,8 +34,6 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(params=EXECUTORS)
 def subject(checkpoint: Subject, request: pytest.FixtureRequest) -> Subject:
-    if request.param == "gpu" and checkpoint.blueprint.state_size:
-        pytest.skip("the GPU engine runs no layers that keep a state")
     return checkpoint.with_executor(request.param)
 
 

@@ -29,7 +29,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Subject:
     return write_checkpoint(tmp_path_factory.mktemp("states"), "qwen3_5_text", **WIDE)
 
 
-@pytest.fixture(params=["plain", "cpu"])
+@pytest.fixture(params=["plain", "cpu", "gpu"])
 def subject(checkpoint: Subject, request: pytest.FixtureRequest) -> Subject:
     return checkpoint.with_executor(request.param)
 

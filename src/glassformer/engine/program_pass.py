@@ -17,7 +17,7 @@ import numpy.typing as npt
 from glassformer.engine import checks
 from glassformer.engine.paged_rows import PagedRow
 from glassformer.engine.program import PatternChange, Program
-from glassformer.engine.protocol import Feed, read_length
+from glassformer.engine.protocol import Feed, copied, read_length
 from glassformer.ground.changes import Change
 from glassformer.ground.sites import ENCODER, where_of
 
@@ -166,6 +166,10 @@ class ProgramPass:
         """A buffer's values for all tokens of the pass."""
         raise NotImplementedError
 
+    def state(self, chunk: FeedChunk) -> Any:
+        """The numbers that a chunk's row keeps for its next tokens."""
+        return chunk.row.state.memory
+
     def value(self, site: str, chunk: FeedChunk) -> Any:
         """A view of one chunk's value of a site, with the site's own axes."""
         location = self.program.sites[site]
@@ -184,8 +188,8 @@ class ProgramPass:
         reads = chunk.feed.watch.reads
         sites = {site: self.kept_value(site, chunk) for site in self.program.sites if site in reads}
         if chunk.is_last and chunk.row.state is not None:
-            states, memory = self.program.states, chunk.row.state.memory
-            sites |= {site: location.value(memory).copy() for site, location in states.items() if site in reads}
+            states, numbers = self.program.states, self.state(chunk)
+            sites |= {site: copied(location.value(numbers)) for site, location in states.items() if site in reads}
         if source is not None and self.program.scores is not None:
             of_source = (site for site in reads if site.endswith(SOURCE_SITES))
             sites |= {site: source_value(source, site, len(chunk.row.source)) for site in of_source}
@@ -201,7 +205,7 @@ class ProgramPass:
         for site, location in self.program.states.items():
             for chunk, change in self.changes_at(site):
                 if chunk.is_last and chunk.row.state is not None:
-                    value = location.value(chunk.row.state.memory)
+                    value = location.value(self.state(chunk))
                     value[...] = change.apply(value, where_of(site, chunk.start, chunk.start + len(chunk.feed.ids)))
 
     def replace_changed_heads(self, change: PatternChange) -> None:

@@ -9,7 +9,7 @@ of the row. Where the effective pattern of such a layer is watched, its whole te
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from glassformer.ground.errors import ExecutorError
 from glassformer.ground.sites import axes
 from glassformer.ops.recur import Recur
 
-SPACING = 256  # tokens between the snapshots of a long text
+SPACING = 256  # tokens between the snapshots of a long text, unless an executor says otherwise
 MERGED = 16  # tokens at most that are read again in one pass with a draft: no snapshot of what is between can be taken
 
 
@@ -72,15 +72,14 @@ class RowState:
         forked.go_back(length)
         return forked
 
-    def writable(self, size: int) -> npt.NDArray[np.float32]:
-        """Its memory as numbers that a pass may change."""
+    def writable(self, zeros: Callable[[], Any]) -> Any:
+        """Its memory, which a pass may change; `zeros`: that of a row without tokens."""
         if self.memory is None:
-            self.memory = np.zeros(size, np.float32)
+            self.memory = zeros()
         elif not self.owned:
             self.memory = self.memory.copy()
         self.owned = True
-        memory: npt.NDArray[np.float32] = self.memory
-        return memory
+        return self.memory
 
 
 class PickedLogits:
@@ -109,6 +108,7 @@ class StatefulRows(RereadRows):
 
     _state_size = 0  # numbers; 0: no layer keeps any
     _state_patterns: frozenset[str] = frozenset()  # the sites of effective patterns
+    _spacing = SPACING
 
     def fork(self, row: Row, length: int | None = None) -> Row:
         raise NotImplementedError
@@ -171,7 +171,7 @@ class StatefulRows(RereadRows):
             results = self._run_feeds([feed for feed, _ in now], [row for _, row in now])
             for feed, row in now:
                 row.state.length = row.length
-                if (len(feed.ids) > 1 and not _is_draft(feed)) or row.length - row.state.last_kept >= SPACING:
+                if (len(feed.ids) > 1 and not _is_draft(feed)) or row.length - row.state.last_kept >= self._spacing:
                     row.state.keep()
         return results
 
@@ -187,7 +187,7 @@ class StatefulRows(RereadRows):
         """After rows have been fed what was chosen for them."""
         for row in rows if self._state_size else ():
             row.state.length = row.length
-            if row.length - row.state.last_kept >= SPACING:
+            if row.length - row.state.last_kept >= self._spacing:
                 row.state.keep()
 
     def _catch_up(self, rows: Sequence[Any]) -> None:
@@ -220,7 +220,9 @@ class StatefulRows(RereadRows):
         if feeds and _is_simple(feeds[-1]) and _is_simple(feed) and (not _is_draft(feed) or len(feeds[-1].ids) <= MERGED):
             before = feeds.pop().ids
             feed, again = replace(feed, ids=[*before, *feed.ids]), len(before)
-        return _Queue([*feeds, *_at_snapshots(feed, row.length - again)], again if feed.want is Want.ALL else 0)
+        return _Queue(
+            [*feeds, *_at_snapshots(feed, row.length - again, self._spacing)], again if feed.want is Want.ALL else 0
+        )
 
     def _unread(self, row: Any, start: int) -> list[Feed]:
         """Feeds of a row's tokens from a position on, as they were fed before."""
@@ -310,12 +312,12 @@ def _is_draft(feed: Feed) -> bool:
     return feed.want is Want.ALL and len(feed.ids) > 1
 
 
-def _at_snapshots(feed: Feed, start: int) -> Iterator[Feed]:
+def _at_snapshots(feed: Feed, start: int, spacing: int) -> Iterator[Feed]:
     """A long prompt, cut where snapshots of it are taken."""
     length, text = len(feed.ids), max(feed.text_length, start + len(feed.ids))
     first = 0
     if _is_simple(feed) and feed.want is not Want.ALL:
-        for end in range(SPACING - start % SPACING, length, SPACING):
+        for end in range(spacing - start % spacing, length, spacing):
             yield replace(feed, ids=feed.ids[first:end], want=Want.NONE, text_length=text)
             first = end
     yield feed if not first else replace(feed, ids=feed.ids[first:])

@@ -43,6 +43,7 @@ def shallow(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Subject
             "t5": {"num_layers": 1, "num_decoder_layers": 1},
             "gpt2": {"n_layer": 1},
             "gemma3_text": {"num_hidden_layers": 1, "layer_types": ["sliding_attention"]},
+            "qwen3_5_text": {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]},
         }
         return write_checkpoint(
             tmp_path_factory.mktemp(family), family, **layers.get(family, {"num_hidden_layers": 1}), vocab_size=140
@@ -58,7 +59,9 @@ class TestNumbers:
         verdict = tiny(family).verdict(tiny(family).gpu(), (1, 9, 66 if family != "bart" else 50))
         assert verdict.agrees(1e-5), verdict.worst
 
-    @pytest.mark.parametrize("family", [pytest.param(name, marks=pytest.mark.sweep) for name in ESSENTIAL[1:]] + ["llama"])
+    @pytest.mark.parametrize(
+        "family", [*(pytest.param(name, marks=pytest.mark.sweep) for name in ESSENTIAL[1:]), "llama", "qwen3_5_text"]
+    )
     def test_the_kernels_equal_the_plain_executor_at_every_site(
         self, family: str, shallow: Callable[[str], Subject]
     ) -> None:

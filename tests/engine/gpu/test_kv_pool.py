@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.engine.gpu import kv_pool
-from glassformer.engine.gpu.kv_pool import PADDING_PAGE, KvPool, PageList
+from glassformer.engine.gpu import block_pool, kv_pool
+from glassformer.engine.gpu.block_pool import PADDING
+from glassformer.engine.gpu.kv_pool import KvPool, PageList
 from glassformer.engine.paged_rows import PAGE, PageFormat
 from glassformer.ground.errors import ExecutorError
 
@@ -41,7 +42,7 @@ def test_bytes_of_a_page() -> None:
 def test_nobody_gets_the_page_of_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = PageList(pool(monkeypatch, 2))
     pages.reserve(0, 5 * PAGE)
-    assert PADDING_PAGE not in pages.pages
+    assert PADDING not in pages.pages
     assert len(set(pages.pages)) == 5
 
 
@@ -89,7 +90,7 @@ def test_a_pool_that_cannot_grow_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     pages = PageList(full)
     pages.reserve(0, 2 * PAGE)
     full.device = torch.device("cuda")
-    monkeypatch.setattr(kv_pool, "free_memory", lambda device: 3 * FORMAT.bytes + FORMAT.bytes // 2)
+    monkeypatch.setattr(block_pool, "free_memory", lambda device: 3 * FORMAT.bytes + FORMAT.bytes // 2)
     with pytest.raises(ExecutorError, match="lacks memory for more keys and values than those of 192 tokens. Close rows"):
         pages.reserve(2 * PAGE, 3 * PAGE)
     assert len(pages.pages) == full.used == 2
@@ -101,7 +102,7 @@ def test_a_pool_grows_as_far_as_memory_allows(free: int, grown: int, monkeypatch
     small = pool(monkeypatch, 3)
     numbers: list[Any] = [small.allocate() for _ in range(2)]
     monkeypatch.setattr(small, "device", torch.device("cuda"))
-    monkeypatch.setattr(kv_pool, "free_memory", lambda device: free)
+    monkeypatch.setattr(block_pool, "free_memory", lambda device: free)
     monkeypatch.setattr(small, "_zeros", lambda pages: torch.zeros(pages, *small.tensor.shape[1:], dtype=small.tensor.dtype))
     numbers.append(small.allocate())
     assert len(small.tensor) == grown

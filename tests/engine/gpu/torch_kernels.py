@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from glassformer.decoding.rules import Rule, sampling
 from glassformer.decoding.shortlist import Shortlist
 from glassformer.decoding.token_history import TokenHistory
 from glassformer.engine.gpu.kernels.choosing import RULES, ChoiceMode
+from glassformer.engine.gpu.kernels.recurrence import StateHeads
 from glassformer.engine.gpu.kernels.tensors import AttentionRule, CachedHeads, DeviceMatrix, DeviceNorm, PassTensors
 from glassformer.engine.paged_rows import PAGE
 
@@ -30,6 +31,7 @@ ACTIVATIONS: dict[str, Any] = {
     "relu2": lambda x: F.relu(x).square(),
     "tanh": torch.tanh,
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
+    "sigmoid": torch.sigmoid,
 }
 
 
@@ -44,8 +46,11 @@ def embed(
 def _normed(x: Tensor, norm: DeviceNorm | None) -> Tensor:
     if norm is None:
         return x
-    x = x - x.mean(-1, keepdim=True) if norm.kind == "layer" else x
-    x = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + norm.eps) * norm.weight
+    parts = x.unflatten(-1, (norm.groups, -1))
+    parts = parts - parts.mean(-1, keepdim=True) if norm.kind == "layer" else parts
+    squares = parts.square()
+    sizes = squares.sum(-1, keepdim=True) if norm.kind == "l2" else squares.mean(-1, keepdim=True)
+    x = (parts * torch.rsqrt(sizes + norm.eps)).flatten(-2) * norm.weight
     return x if norm.bias is None else x + norm.bias
 
 
@@ -85,7 +90,8 @@ def matmul(
 def rope_kv_store(
     p: PassTensors, qkv: Tensor, pool: Tensor, heads: CachedHeads, *, query_offset: int = 0, key_offset: int = 0,
     value_offset: int = 0, query_norm: DeviceNorm | None = None, key_norm: DeviceNorm | None = None,
-    frequencies: Tensor | None = None, rope_scale: float = 1.0, rotate: bool = True, store: bool = True,
+    frequencies: Tensor | None = None, rope_scale: float = 1.0, interleaved: bool = False, rotate: bool = True,
+    store: bool = True,
 ) -> None:  # fmt: skip
     def part(offset: int, count: int) -> Tensor:
         return qkv[:, offset : offset + count * heads.head_size].view(len(qkv), count, heads.head_size)
@@ -93,7 +99,7 @@ def rope_kv_store(
     keys, values = part(key_offset, heads.kv_heads), part(value_offset, heads.kv_heads)
     if rotate:
         for x, head_norm in ((part(query_offset, heads.heads), query_norm), (keys, key_norm)):
-            x[:] = _rotated(_normed(x, head_norm), p.positions, frequencies, rope_scale)
+            x[:] = _rotated(_normed(x, head_norm), p.positions, frequencies, rope_scale, interleaved)
     if store:
         table = p.source_page_table if heads.cross else p.page_table
         assert table is not None
@@ -103,13 +109,18 @@ def rope_kv_store(
             pool[page, heads.layer, 1, :, slot % PAGE] = values[token].to(pool.dtype)
 
 
-def _rotated(x: Tensor, positions: Tensor, frequencies: Tensor | None, scale: float) -> Tensor:
+def _rotated(x: Tensor, positions: Tensor, frequencies: Tensor | None, scale: float, interleaved: bool) -> Tensor:
     if frequencies is None:
         return x
     angles = (positions[:, None].float() * frequencies)[:, None]
     cosine, sine = angles.cos() * scale, angles.sin() * scale
-    low, high = x.chunk(2, dim=-1)
-    return torch.cat((low * cosine - high * sine, high * cosine + low * sine), dim=-1)
+    count = 2 * len(frequencies)
+    if interleaved:
+        low, high = x[..., 0:count:2], x[..., 1:count:2]
+        turned = torch.stack((low * cosine - high * sine, high * cosine + low * sine), dim=-1).flatten(-2)
+        return torch.cat((turned, x[..., count:]), dim=-1)
+    low, high = x[..., :count].chunk(2, dim=-1)
+    return torch.cat((low * cosine - high * sine, high * cosine + low * sine, x[..., count:]), dim=-1)
 
 
 def _plane(pool: Tensor, p: PassTensors, feed: int, heads: CachedHeads) -> tuple[Tensor, Tensor]:
@@ -192,9 +203,100 @@ def activate(x: Tensor, activation: str, out: Tensor, *, rows: Tensor | None = N
     out[places] = ACTIVATIONS[activation](x[places])
 
 
+def gate(gates: Tensor, activation: str, x: Tensor, out: Tensor, *, rows: Tensor | None = None) -> None:
+    places = _places(rows, x)
+    out[places] = ACTIVATIONS[activation](gates[places]) * x[places]
+
+
+def _feeds(p: PassTensors) -> list[tuple[range, int]]:
+    """Each feed's tokens, and where its row's state lies."""
+    numbers = zip(p.first_tokens.tolist(), p.token_counts.tolist(), p.states.tolist(), strict=True)
+    return [(range(first, first + count), state) for first, count, state in numbers]
+
+
+def causal_conv(
+    p: PassTensors, x: Tensor, pool: Tensor, kernel: Tensor, bias: Tensor | None, out: Tensor, *, state_offset: int,
+    activation: str | None,
+) -> None:  # fmt: skip
+    size, width = kernel.shape
+    for tokens, state in _feeds(p):
+        kept = pool[state, state_offset : state_offset + (size - 1) * width].view(size - 1, width)
+        inputs = torch.cat((kept, x[tokens.start : tokens.stop]))
+        for place, token in enumerate(tokens):
+            total = (inputs[place : place + size] * kernel).sum(0) + (0 if bias is None else bias)
+            out[token] = total if activation is None else ACTIVATIONS[activation](total)
+        kept[:] = inputs[len(tokens) :]
+
+
+def time_step(x: Tensor, bias: Tensor, out: Tensor, *, least: float, most: float) -> None:
+    out[:] = F.softplus(x + bias).clamp(least, most)
+
+
+def decay(x: Tensor, rate: Tensor, out: Tensor) -> None:
+    out[:] = (-rate.exp() * x).exp()
+
+
+class _StateToken(NamedTuple):
+    query: Tensor  # (heads, key_size)
+    key: Tensor
+    value: Tensor  # (heads, head_size)
+    decay: Tensor  # (heads, key_size or 1)
+    write: Tensor  # (heads, 1)
+
+
+def _state_token(x: Tensor, decays: Tensor, writes: Tensor, heads: StateHeads, token: int) -> _StateToken:
+    def part(offset: int, count: int, size: int) -> Tensor:
+        return x[token, offset : offset + count * size].view(count, size).repeat_interleave(heads.heads // count, 0)
+
+    return _StateToken(
+        part(heads.query_offset, heads.key_heads, heads.key_size), part(heads.key_offset, heads.key_heads, heads.key_size),
+        part(heads.value_offset, heads.heads, heads.head_size), decays[token].view(heads.heads, -1), writes[token][:, None],
+    )  # fmt: skip
+
+
+def recur(
+    p: PassTensors, x: Tensor, pool: Tensor, decays: Tensor, writes: Tensor, out: Tensor, heads: StateHeads, *,
+    norms: Tensor | None = None,
+) -> None:  # fmt: skip
+    shape = (heads.heads, heads.key_size, heads.head_size)
+    for tokens, place in _feeds(p):
+        state = pool[place, heads.state_offset : heads.state_offset + math.prod(shape)].view(shape)
+        for token in tokens:
+            t = _state_token(x, decays, writes, heads, token)
+            state *= t.decay[..., None]
+            known = (t.key[..., None] * state).sum(1) if heads.delta else 0
+            state += t.key[..., None] * ((t.value - known) * t.write)[:, None]
+            out[token] = ((t.query[..., None] * state).sum(1) * heads.scale).flatten()
+            if norms is not None:
+                norms[token] = state.square().sum((1, 2)).sqrt()
+
+
+def recur_pattern(
+    p: PassTensors, x: Tensor, decays: Tensor, writes: Tensor, out: Tensor, heads: StateHeads, *, keys: int
+) -> None:
+    out.zero_()
+    for tokens, _ in _feeds(p):
+        for token in tokens:
+            left = _state_token(x, decays, writes, heads, token).query * heads.scale
+            for place in reversed(range(tokens.start, token + 1)):
+                t = _state_token(x, decays, writes, heads, place)
+                found = (left * t.key).sum(-1, keepdim=True) * t.write
+                out[token].view(heads.heads, keys)[:, place - tokens.start] = found[:, 0]
+                left = (left - (found * t.key if heads.delta else 0)) * t.decay
+
+
+def recur_values(p: PassTensors, x: Tensor, pattern: Tensor, out: Tensor, heads: StateHeads, *, keys: int) -> None:
+    for tokens, _ in _feeds(p):
+        width = heads.heads * heads.head_size
+        values = x[tokens.start : tokens.stop, heads.value_offset : heads.value_offset + width]
+        values = values.view(len(tokens), heads.heads, heads.head_size).transpose(0, 1)
+        for token in tokens:
+            out[token] = _mixed(pattern[token].view(heads.heads, keys)[:, : len(tokens)], values).flatten()
+
+
 def copy(x: Tensor, out: Tensor, *, rows: Tensor | None = None) -> None:
     places = _places(rows, x)
-    out[places] = x[places]
+    out[places, : x.shape[1]] = x[places]
 
 
 def top_scores(scores: Tensor, values: Tensor, ids: Tensor, sums: Tensor) -> None:

@@ -95,12 +95,10 @@ TINY: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 NOT_ON_GPU = {  # what the GPU engine says of a family that it cannot run
-    "gemma2": "caps its scores softly", "gpt_neox": "rotates only a part of each head",
+    "gemma2": "caps its scores softly",
     **dict.fromkeys(("bloom", "mpt"), "takes distances off its scores"),
     "gemma4_text": "has blocks that share keys or read tokens themselves",
     "ministral3": "scales its scores by position", "apertus": "has an activation with learned numbers",
-    **dict.fromkeys(("gptj", "glm4", "stablelm", "phi", "nemotron"), "rotates only a part of each head"),
-    **dict.fromkeys(("cohere", "cohere2", "ernie4_5", "helium"), "rotates neighboring numbers"),
 }  # fmt: skip
 NOT_SPLIT = {  # among ranks, and why not
     "gemma4_text": "every block reads vectors of tokens beside the stream",

@@ -22,7 +22,7 @@ TINY["qwen3_5_moe_text"] = {
 } | ROUTED
 TINY["qwen3_next"] = {**TINY["qwen3_5_text"], **ROUTED, "mlp_only_layers": [1]}
 EXPERTS = ("qwen3_5_moe_text", "qwen3_next")
-NOT_ON_GPU = dict.fromkeys(TINY, "keeps a state")
+NOT_ON_GPU = dict.fromkeys(EXPERTS, "has experts")
 NOT_SPLIT = {**dict.fromkeys(TINY, "its state is not divided"), "qwen3_next": "needs all of what would be divided"}
 HEADS: dict[str, tuple[str, ...]] = {
     "qwen3_5_text": ("base", "causal", "sequence"),

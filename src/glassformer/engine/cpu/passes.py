@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -259,7 +260,8 @@ class EnginePass(NotCopied, ProgramPass):
         length = max(chunk.text_length for chunk in chunks)  # or another one with the same frequencies
         prepared.reserve(self.tokens, len(scored), keys, length)
         self.sources = pass_sources(prepared.program, chunks)
-        states = [None if chunk.row.state is None else chunk.row.state.writable(prepared.state_size) for chunk in chunks]
+        zeros = partial(np.zeros, prepared.state_size, np.float32)
+        states = [None if chunk.row.state is None else chunk.row.state.writable(zeros) for chunk in chunks]
         self.states = [None if state is None else state.ctypes.data for state in states]
         self.feeds = (NativeFeed * len(chunks))(
             *map(_native_feed, chunks, self.sources, self.trees, self.scored_counts, self.states)

@@ -19,7 +19,6 @@ from glassformer.ops.activate import LearnedActivate
 from glassformer.ops.attend import Attend
 from glassformer.ops.linear import LinearMap
 from glassformer.ops.position import Position
-from glassformer.ops.rotate import Rotate
 
 if TYPE_CHECKING:
     import torch
@@ -39,9 +38,7 @@ def has_driver() -> bool:
 
 def blueprint_reason(blueprint: Blueprint) -> str | None:
     """Why the GPU engine cannot run a model, in one sentence; None if it can."""
-    ropes = [op.rope for op in blueprint.ops_of(Rotate)]
     reasons = {
-        "keeps a state": blueprint.state_size > 0,
         "has blocks that share keys or read tokens themselves": not (blueprint.blocks_stand_alone or blueprint.state_size),
         "has heads of several sizes": bool(blueprint.key_shapes()),
         "has experts": bool(blueprint.routed_blocks),
@@ -56,8 +53,6 @@ def blueprint_reason(blueprint: Blueprint) -> str | None:
             op.reads_table and isinstance(blueprint.ops[op.inputs[0]], LinearMap) for op in blueprint.ops_of(Position)
         ),
         "caps its scores softly": any(op.options.get("softcap") for op in blueprint.ops),
-        "rotates only a part of each head": any(rope.partial_rotary_factor != 1 for rope in ropes),
-        "rotates neighboring numbers": any(rope.interleaved for rope in ropes),
     }
     reason = next((reason for reason, applies in reasons.items() if applies), None)
     return reason and (

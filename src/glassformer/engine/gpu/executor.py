@@ -46,6 +46,7 @@ from glassformer.engine.gpu.persistent.decoder import PersistentDecoder
 from glassformer.engine.gpu.persistent.kernel import Card, KernelBuild, load_kernel
 from glassformer.engine.gpu.persistent.layout import DecoderLayout
 from glassformer.engine.gpu.single_row import SingleRowSteps, can_read, decoder_weights, fitting_layout
+from glassformer.engine.gpu.states import StatePool
 from glassformer.engine.gpu.steps import DeviceProgram
 from glassformer.engine.gpu.weights import DeviceWeights, EngineTensor
 from glassformer.engine.program import Program
@@ -78,6 +79,7 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
 
     _row_type = GpuRow
     _max_unembedded = MAX_STEP_TOKENS
+    _spacing = PROMPT_CHUNK
 
     def __init__(
         self, config: Config, blueprint: Blueprint, tensors: Mapping[str, EngineTensor], *, cache: str | None = None,
@@ -100,8 +102,10 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
             for stack in formats:
                 self._program(stack)
             self._pools = {stack: KvPool(page_format, self.device) for stack, page_format in formats.items()}
+            self._states = StatePool(blueprint.state_size, self.device)
         self._pool = self._pools[""]
         self._set_ropes(blueprint.ropes)
+        self._set_states(blueprint)
         self._replays = Replays(self.device)
         self._decoder: SingleRowSteps | None = None
         self._kernel_build: KernelBuild | None = None
@@ -152,6 +156,7 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
 
     def _run_pass(self, prepared: DeviceProgram, chunks: Sequence[FeedChunk]) -> list[GpuLogits]:
         place_chunks(chunks)
+        self._open_states([chunk.row for chunk in chunks])
         prepared.set_length(chunks[0].text_length)
         program, sources = prepared.program, pass_sources(prepared.program, chunks)
         fed = PassInput(chunks, [chunk.scored() for chunk in chunks], sources)
@@ -160,11 +165,18 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
         values = self._run_eagerly(prepared, fed, prompt) if shape is None else self._replay(shape, prepared, fed)
         logits = torch.empty(0, 0) if program.scores is None else values.buffers[program.scores]
         batch = LogitBatch(logits, self._kernels)
+        values.change_states()
         results, first = [], 0
         for chunk, source, count in zip(chunks, sources, fed.counts, strict=True):
             results.append(GpuLogits(batch, first, count, values.read_sites(chunk, source)))
             first += count
         return results
+
+    def _open_states(self, rows: Sequence[GpuRow]) -> None:
+        """Let a pass write to rows' states."""
+        for row in rows:
+            if row.state is not None:
+                row.state.writable(self._states.zeros)
 
     def _run_eagerly(self, prepared: DeviceProgram, fed: PassInput, prompt: bool) -> PassValues:
         """A pass that is launched step by step."""
@@ -191,7 +203,7 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
         buffers = new_buffers(prepared.program, layout.tokens, layout.scored, pattern_keys, self.device)
         return DevicePass(
             prepared.program, chunks, buffers, self._kernels, tensors, scored, pool.tensor,
-            self._pool.tensor, prepared.ropes, max_keys, max_source,
+            self._pool.tensor, self._states.tensor, prepared.ropes, max_keys, max_source,
             max((chunk.count for chunk in chunks), default=layout.tokens), prompt,
         )  # fmt: skip
 
@@ -240,7 +252,8 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
             return finish(device_pass.buffers, layout.views(numbers))
 
         write = partial(fill, layout=layout, fed=fed)
-        return self._replays.prepare((prepared, shape), self._pool.tensor.data_ptr(), layout, write, run)
+        places = (self._pool.tensor.data_ptr(), self._states.tensor.data_ptr())
+        return self._replays.prepare((prepared, shape), places, layout, write, run)
 
     # Sampling on the device -----------------------------------------------------------------------------------------
 
@@ -268,6 +281,7 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
         with checks.restored(fed, lengths), device_errors("these steps"):
             self._encode([Feed(row, (0,)) for row in fed], fed)
             steps = self._begin_steps(fed, tokens, count)
+            self._open_states(fed)
             for row in fed:
                 row.pages.reserve(row.length, row.length + count)
             decoder = self._single_row_decoder(count) if len(fed) == 1 and can_read(choices[0].sites) else None
@@ -275,6 +289,7 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
                 wait = self._steps.enqueue(fed, tokens, choices, draws)
             else:
                 wait = decoder.enqueue(fed[0], tokens[0], choices[0], draws[0], self._pool.tensor)
+            self._end_steps(fed)
         return partial(self._wait, wait, fed, lengths, steps)
 
     @checks.locked
@@ -331,7 +346,8 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
             if feed.feed.parents is not None or feed.count == 1:
                 (single if feed.feed.parents is None else trees).append(feed)
                 continue
-            step = PROMPT_CHUNK if divisible and not changes_pattern(feed.feed) else feed.count
+            whole = not divisible or changes_pattern(feed.feed) or self._needs_whole_text(feed.feed)
+            step = feed.count if whole else PROMPT_CHUNK
             offsets = [*range(0, feed.count, step), feed.count]
             if len(offsets) > 2 and offsets[-1] - offsets[-2] < MIN_PREFILL_TOKENS:  # its end is a prompt's too
                 offsets[-2] = feed.count - MIN_PREFILL_TOKENS

@@ -134,7 +134,7 @@ class Replays:
         self._replays: dict[Any, CapturedPass] = {}
         self._seen: dict[Any, None] = {}  # keys that were asked about
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
-        self._place = 0  # where the KV cache lay when they were captured
+        self._places: Hashable = None  # where the KV cache and the states lay when they were captured
 
     def is_worthwhile(self, key: Any) -> bool:
         """Whether a pass is worth capturing: the second time that it is asked about."""
@@ -146,13 +146,13 @@ class Replays:
         return seen
 
     def prepare(
-        self, key: Any, place: int, layout: PassLayout, write: Callable[[Numbers], None],
+        self, key: Any, places: Hashable, layout: PassLayout, write: Callable[[Numbers], None],
         run: Callable[[Tensor], list[Tensor | None]],
     ) -> CapturedPass:  # fmt: skip
         """A pass that can be replayed: `write` says what its numbers are, `run` launches it where it is not captured yet."""
-        if place != self._place:
+        if places != self._places:
             self._drop(list(self._replays))
-            self._place = place
+            self._places = places
         replay = self._replays.pop(key, None)
         numbers = PassNumbers(layout, self._device) if replay is None else replay.numbers
         write(numbers.ready())

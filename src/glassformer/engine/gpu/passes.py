@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from glassformer.engine import checks
+from glassformer.engine.gpu.block_pool import PADDING
 from glassformer.engine.gpu.kernels.tensors import PassTensors
-from glassformer.engine.gpu.kv_pool import PADDING_PAGE, PageList
+from glassformer.engine.gpu.kv_pool import PageList
 from glassformer.engine.paged_rows import PAGE
 from glassformer.engine.program import Program
 from glassformer.engine.program_pass import FeedChunk, ProgramPass
@@ -45,7 +46,9 @@ class PassLayout:
     @cached_property
     def _fields(self) -> dict[str, tuple[int, ...]]:
         by_token = dict.fromkeys(("ids", "positions", "slots", "feed_of_token"), (self.tokens,))
-        by_feed = dict.fromkeys(("starts", "ends", "first_tokens", "token_counts", "source_lengths"), (self.feeds,))
+        by_feed = dict.fromkeys(
+            ("starts", "ends", "first_tokens", "token_counts", "source_lengths", "states"), (self.feeds,)
+        )
         tables = {"page_table": (self.feeds, self.pages), "source_page_table": (self.feeds, self.source_pages)}
         return {**by_token, **by_feed, **tables, "scored": (self.scored,), "step": (self.feeds,)}
 
@@ -100,7 +103,7 @@ class PassInput(NamedTuple):
 
 def fill(numbers: Numbers, layout: PassLayout, fed: PassInput) -> None:
     """Write the numbers of a pass. A layout with room for more is padded: with feeds of a token, or with one feed."""
-    numbers.fill(PADDING_PAGE)
+    numbers.fill(PADDING)
     chunks = fed.chunks
     views = layout.views(numbers)
     counts = np.array([chunk.count for chunk in chunks])
@@ -120,6 +123,8 @@ def fill(numbers: Numbers, layout: PassLayout, fed: PassInput) -> None:
     for index, chunk in enumerate(chunks):
         pages = chunk.row.pages.pages
         views["page_table"][index, : len(pages)] = pages
+        if chunk.row.state is not None:
+            views["states"][index] = chunk.row.state.memory.place
     if layout.source_pages:
         views["source_lengths"][: len(chunks)] = [len(chunk.row.source) for chunk in chunks]
         for index, source in enumerate(fed.sources):
@@ -164,6 +169,12 @@ def tree_tensors(chunks: Sequence[FeedChunk], tensors: PassTensors, device: torc
     return replace(tensors, **dict(zip(names, on_device, strict=True)))
 
 
+class DeviceRope(NamedTuple):
+    frequencies: Tensor | None
+    scale: float = 1.0  # that cosines and sines are multiplied by
+    interleaved: bool = False
+
+
 @dataclass
 class PassValues(ProgramPass):
     """The values of a pass on the device."""
@@ -175,6 +186,10 @@ class PassValues(ProgramPass):
     def buffer(self, index: int) -> Tensor:
         return self.buffers[index]
 
+    def state(self, chunk: FeedChunk) -> Tensor:
+        values: Tensor = chunk.row.state.memory.values
+        return values
+
 
 @dataclass
 class DevicePass(PassValues):
@@ -185,7 +200,8 @@ class DevicePass(PassValues):
     scored: Tensor | None  # the numbers of the scored tokens; None: all are scored
     pool: Tensor
     source_pool: Tensor
-    ropes: Sequence[tuple[Tensor, float]]  # frequencies, and what cosines and sines are multiplied by
+    states: Tensor  # of all rows, and of padding
+    ropes: Sequence[DeviceRope]
     max_keys: int  # no row has more, at its end
     max_source: int
     max_tokens: int  # no feed has more in this pass

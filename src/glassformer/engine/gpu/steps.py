@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 
 from glassformer.engine.gpu.kernels.matmul import product_dtype
+from glassformer.engine.gpu.kernels.recurrence import StateHeads
 from glassformer.engine.gpu.kernels.tensors import AttentionRule, CachedHeads
-from glassformer.engine.gpu.passes import DevicePass
+from glassformer.engine.gpu.passes import DevicePass, DeviceRope
 from glassformer.engine.gpu.weights import DeviceWeights
-from glassformer.engine.program import Epilogue, Program, ProgramStep, StepKind, TokenScope
+from glassformer.engine.program import Activation, Epilogue, Program, ProgramStep, StepKind, TokenScope
 from glassformer.engine.program_pass import stops
 
 Launch: TypeAlias = Callable[[DevicePass], None]
+NO_ROPE = DeviceRope(None)
+RECURRENT = (StepKind.RECUR, StepKind.RECUR_PATTERN, StepKind.RECUR_VALUES)
 
 
 class PromptDtypes(NamedTuple):
@@ -34,7 +37,8 @@ class DeviceProgram:
         self.stops = frozenset(stops(program))
         self.scoped = [step.scope is not TokenScope.ALL for step in program.steps]
         self.ropes = [
-            (torch.from_numpy(rope.frequencies(size)).to(weights.device), rope.scale) for rope, size in program.ropes
+            DeviceRope(torch.from_numpy(rope.frequencies(size)).to(weights.device), rope.scale, rope.interleaved)
+            for rope, size in program.ropes
         ]
         self._frequency_lengths = program.frequency_lengths(0)  # whose frequencies these are
 
@@ -43,8 +47,9 @@ class DeviceProgram:
         lengths = self.program.frequency_lengths(length)
         if lengths == self._frequency_lengths:
             return
-        for (rope, size), (frequencies, _), least in zip(self.program.ropes, self.ropes, lengths, strict=True):
-            frequencies.copy_(torch.from_numpy(rope.frequencies(size, least)))
+        for (rope, size), on_device, least in zip(self.program.ropes, self.ropes, lengths, strict=True):
+            assert on_device.frequencies is not None
+            on_device.frequencies.copy_(torch.from_numpy(rope.frequencies(size, least)))
         self._frequency_lengths = lengths
 
     def run(self, device_pass: DevicePass, begin: int = 0, end: int | None = None) -> None:
@@ -104,14 +109,22 @@ def _readers(program: Program, writer: int) -> Iterator[int]:
     """The steps that read what a step has written."""
     buffer = program.steps[writer].output
     for index, step in enumerate(program.steps[writer + 1 :], writer + 1):
-        if step.input == buffer or (_has_second_input(step) and step.second_input == buffer):
+        if (
+            step.input == buffer
+            or (_has_second_input(step) and step.second_input == buffer)
+            or (_has_third_input(step) and step.third_input == buffer)
+        ):
             yield index
         if step.output == buffer and not (step.kind.rotates or step.kind.stores_kv):  # which have no output
             return
 
 
 def _has_second_input(step: ProgramStep) -> bool:
-    return step.epilogue is Epilogue.ADD or step.kind in (StepKind.ADD, StepKind.WEIGHTED_VALUES)
+    return step.epilogue is Epilogue.ADD or step.kind in (StepKind.ADD, StepKind.WEIGHTED_VALUES, StepKind.GATE, *RECURRENT)
+
+
+def _has_third_input(step: ProgramStep) -> bool:
+    return step.kind in RECURRENT
 
 
 def _input_dtype(step: ProgramStep, buffer: int, weights: DeviceWeights) -> torch.dtype:
@@ -193,9 +206,11 @@ def _bind_rope_kv_store(step: ProgramStep, weights: DeviceWeights, dtypes: Promp
     }  # fmt: skip
 
     def launch(run: DevicePass) -> None:
-        frequencies, scale = (None, 1.0) if step.rope is None else run.ropes[step.rope]
-        qkv, pool = run.buffers[step.input], _pool(run, step)
-        run.kernels.rope_kv_store(run.tensors, qkv, pool, heads, **options, frequencies=frequencies, rope_scale=scale)
+        rope = NO_ROPE if step.rope is None else run.ropes[step.rope]
+        run.kernels.rope_kv_store(
+            run.tensors, run.buffers[step.input], _pool(run, step), heads, **options, frequencies=rope.frequencies,
+            rope_scale=rope.scale, interleaved=rope.interleaved,
+        )  # fmt: skip
 
     return launch
 
@@ -242,7 +257,80 @@ def _bind_activate(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtyp
 
 
 def _bind_copy(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
-    return lambda run: run.kernels.copy(run.buffers[step.input], run.buffers[step.output], rows=_input_rows(run, step))
+    first = step.output_offset
+    return lambda run: run.kernels.copy(
+        run.buffers[step.input], run.buffers[step.output][:, first:], rows=_input_rows(run, step)
+    )
+
+
+def _bind_gate(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+    activation = step.activation.name.lower()
+
+    def launch(run: DevicePass) -> None:
+        out = run.buffers[step.output]
+        gated = run.buffers[step.second_input][:, step.column : step.column + out.shape[1]]
+        run.kernels.gate(run.buffers[step.input], activation, gated, out, rows=_input_rows(run, step))
+
+    return launch
+
+
+def _bind_causal_conv(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+    assert step.kernel is not None
+    kernel, bias = weights.conv_kernel(step.kernel, step.width), step.kernel_bias and weights.vector(step.kernel_bias)
+    activation = None if step.activation is Activation.NO_ACTIVATION else step.activation.name.lower()
+    options = {"state_offset": step.state_offset, "activation": activation}
+    return lambda run: run.kernels.causal_conv(
+        run.tensors, run.buffers[step.input], run.states, kernel, bias, run.buffers[step.output], **options
+    )
+
+
+def _bind_time_step(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+    assert step.vector is not None
+    bias, limits = weights.vector(step.vector), {"least": step.least, "most": step.most}
+    return lambda run: run.kernels.time_step(run.buffers[step.input], bias, run.buffers[step.output], **limits)
+
+
+def _bind_decay(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+    assert step.vector is not None
+    rate = weights.vector(step.vector)
+    return lambda run: run.kernels.decay(run.buffers[step.input], rate, run.buffers[step.output])
+
+
+def _state_heads(step: ProgramStep) -> StateHeads:
+    return StateHeads(
+        step.heads, step.kv_heads, step.key_size, step.head_size, step.query_offset, step.key_offset, step.value_offset,
+        step.state_offset, step.scale, step.delta,
+    )  # fmt: skip
+
+
+def _bind_recur(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+    heads = _state_heads(step)
+
+    def launch(run: DevicePass) -> None:
+        inputs, decays, writes = (run.buffers[index] for index in (step.input, step.second_input, step.third_input))
+        norms = None if step.state_norms is None else run.buffers[step.state_norms]
+        run.kernels.recur(run.tensors, inputs, run.states, decays, writes, run.buffers[step.output], heads, norms=norms)
+
+    return launch
+
+
+def _bind_recur_pattern(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+    heads = _state_heads(step)
+
+    def launch(run: DevicePass) -> None:
+        inputs, decays, writes = (run.buffers[index] for index in (step.input, step.second_input, step.third_input))
+        out = run.buffers[step.output]
+        run.kernels.recur_pattern(run.tensors, inputs, decays, writes, out, heads, keys=run.pattern_keys)
+
+    return launch
+
+
+def _bind_recur_values(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+    heads = _state_heads(step)
+    return lambda run: run.kernels.recur_values(
+        run.tensors, run.buffers[step.input], run.buffers[step.second_input], run.buffers[step.output], heads,
+        keys=run.pattern_keys,
+    )  # fmt: skip
 
 
 def _bind_sum_over_ranks(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
@@ -263,4 +351,11 @@ BINDERS: dict[StepKind, Callable[[ProgramStep, DeviceWeights, PromptDtypes], Lau
     StepKind.ACTIVATE: _bind_activate,
     StepKind.COPY: _bind_copy,
     StepKind.SUM_OVER_RANKS: _bind_sum_over_ranks,
+    StepKind.GATE: _bind_gate,
+    StepKind.CAUSAL_CONV: _bind_causal_conv,
+    StepKind.TIME_STEP: _bind_time_step,
+    StepKind.DECAY: _bind_decay,
+    StepKind.RECUR: _bind_recur,
+    StepKind.RECUR_PATTERN: _bind_recur_pattern,
+    StepKind.RECUR_VALUES: _bind_recur_values,
 }

@@ -29,7 +29,7 @@ from glassformer.ground.ownership import NotCopied
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 PACKED_KINDS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")
 WIDENED_KIND = "Q5_0"  # becomes Q8_0, which can hold the same numbers
-NORMS = {NormKind.RMS_NORM: "rms", NormKind.LAYER_NORM: "layer"}
+NORMS = {NormKind.RMS_NORM: "rms", NormKind.LAYER_NORM: "layer", NormKind.L2_NORM: "l2"}
 PIECE = 1 << 25  # bytes that are copied at once
 READERS = 4  # threads that read a piece together
 LEAST_PART = 1 << 20  # bytes that are worth a thread
@@ -209,12 +209,20 @@ class DeviceWeights(NamedWeights[EngineTensor]):
         if norm is None:
             return None
         if norm not in self._norms:
-            weight = self._to_device(
-                np.ones(norm.width, np.float32) if norm.weight is None else self.floats(norm.weight, plus=norm.offset)
-            )
-            bias = self._to_device(self.floats(norm.bias)) if norm.bias else None
-            self._norms[norm] = DeviceNorm(NORMS[norm.kind], weight, bias, norm.eps)
+            weight = np.ones(norm.width, np.float32)
+            if norm.weight is not None:
+                weight = np.tile(self.floats(norm.weight, plus=norm.offset), norm.repeats)
+            bias = self.vector(norm.bias) if norm.bias else None
+            self._norms[norm] = DeviceNorm(NORMS[norm.kind], self._to_device(weight), bias, norm.eps, norm.groups)
         return self._norms[norm]
+
+    def vector(self, name: str) -> Tensor:
+        """A small tensor in float32."""
+        return self._to_device(self.floats(name))
+
+    def conv_kernel(self, name: str, width: int) -> Tensor:
+        """The weights of a convolution over each column's last values: (size, width), those of the oldest first."""
+        return self._to_device(self.floats(name).reshape(width, -1).T)
 
     def distance_bias(self, bias: DistanceBias | None) -> Tensor | None:
         if bias is None:

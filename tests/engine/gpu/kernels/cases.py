@@ -73,7 +73,7 @@ def pass_over(cache: Cache, fed: list[int], parents: list[list[int] | None] | No
         ids=torch.zeros(sum(fed), dtype=torch.int32), positions=ints(slots), slots=ints(slots),
         feed_of_token=ints([feed for feed, count in enumerate(fed) for _ in range(count)]), starts=ints(starts),
         ends=ints(cache.lengths), first_tokens=ints([sum(fed[:number]) for number in range(len(fed))]),
-        token_counts=ints(fed), page_table=cache.page_table,
+        token_counts=ints(fed), page_table=cache.page_table, states=ints([1 + row for row in range(len(fed))]),
     )  # fmt: skip
     if parents is not None:
         add_trees(p, starts, fed, parents)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from glassformer.engine.gpu.kernels import activate, add, copy, embed, norm
+from glassformer.engine.gpu.kernels import activate, add, copy, embed, gate, matmul, norm
 from glassformer.engine.gpu.kernels.tensors import float_matrix
 from tests.engine.gpu.kernels.cases import DTYPES, Cache, assert_written_within, pass_over, poisoned, relative_error
 from tests.engine.gpu.kernels.test_matmul import ACTIVATIONS, make_norm, normed
@@ -42,6 +44,40 @@ def test_norms(kind: str, bias: bool, tokens: int, width: int) -> None:
     norm(x, how, some, rows=rows)
     assert torch.equal(some[-1], out[-1])
     assert some[:-1].isnan().all()
+
+
+@pytest.mark.parametrize("kind", ["rms", "layer", "l2"])
+def test_norms_of_groups(kind: str) -> None:
+    x, how = 3 * torch.randn(5, 60) + 2, make_norm("rms", 60, bias=False)
+    how = replace(how, kind=kind, groups=4)
+    parts = x.double().view(5, 4, 15)
+    parts = parts - parts.mean(-1, keepdim=True) if kind == "layer" else parts
+    sizes = parts.square().sum(-1, keepdim=True) / (1 if kind == "l2" else 15)
+    expected = (parts / (sizes + how.eps).sqrt()).view(5, 60) * how.weight
+    out, whole = poisoned(5, 60)
+    norm(x, how, out)
+    assert_written_within(out, whole)
+    assert relative_error(out, expected) < 1e-6
+    product, whole = poisoned(5, 7)
+    matrix = torch.randn(7, 60)
+    matmul(x, [float_matrix(matrix)], product, norm=how)
+    assert_written_within(product, whole)
+    assert relative_error(product, expected @ matrix.double().T) < 1e-5
+
+
+@pytest.mark.parametrize("activation", ["silu", "sigmoid"])
+@pytest.mark.parametrize("gates", [1, 1030])
+def test_gates(activation: str, gates: int) -> None:
+    x, gate_of = torch.randn(3, 1030), torch.randn(3, gates)
+    expected = torch.sigmoid(gate_of.double()) * (gate_of if activation == "silu" else 1) * x
+    out, whole = poisoned(3, 1030)
+    gate(gate_of, activation, x, out)
+    assert_written_within(out, whole)
+    assert relative_error(out, expected) < 1e-6
+    some, _ = poisoned(3, 1030)
+    gate(gate_of, activation, x, some, rows=torch.tensor([1], dtype=torch.int32))
+    assert torch.equal(some[1], out[1])
+    assert some[[0, 2]].isnan().all()
 
 
 @pytest.mark.parametrize("step", ["add", "copy", *ACTIVATIONS])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from glassformer.engine.gpu.kernels import rope_kv_store
-from glassformer.engine.gpu.kernels.tensors import CachedHeads
+from glassformer.engine.gpu.kernels.tensors import CachedHeads, DeviceNorm
 from tests.engine.gpu.kernels.cases import DTYPES, Cache, pass_over, relative_error
 from tests.engine.gpu.kernels.test_matmul import make_norm, normed
 
@@ -60,6 +60,41 @@ def test_heads_are_normed_rotated_and_stored(size: int, norm_kind: str | None) -
         assert torch.equal(stored[1, 1], split(qkv, size)[2][token])
         stored[1] = before[int(cache.page_table[row, slot // 64]), 1, :, :, slot % 64]
     assert torch.equal(cache.pool.nan_to_num(9.0), before.nan_to_num(9.0))  # nothing else was written
+
+
+@pytest.mark.parametrize(("size", "count"), [(16, 4), (24, 16), (16, 16)])
+@pytest.mark.parametrize("norm_kind", [None, "rms", "layer"])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_part_of_each_head_is_rotated(size: int, count: int, norm_kind: str | None, interleaved: bool) -> None:
+    torch.manual_seed(size + count)
+    cache = Cache([5], head_size=size, kv_heads=KV_HEADS)
+    p, qkv = pass_over(cache, [3]), torch.randn(3, 2 + (HEADS + 2 * KV_HEADS) * size)
+    *turned, values = split(qkv.clone(), size)
+    norms = [make_norm(norm_kind, size) if norm_kind else None for _ in range(2)]
+    frequencies = 10000.0 ** -torch.linspace(0, 1, count // 2)
+    fields = shape(size, query_norm=norms[0], key_norm=norms[1], frequencies=frequencies, interleaved=interleaved)
+    rope_kv_store(p, qkv, cache.pool, **fields)
+    for part, how, written in zip(turned, norms, split(qkv, size), strict=False):
+        part = part if how is None else normed(part, how)
+        first = part[..., :count]
+        pairs = first.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2) if interleaved else first
+        pairs = rotated(pairs, p.positions, frequencies, 1.0)
+        pairs = pairs.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2) if interleaved else pairs
+        assert relative_error(written, torch.cat((pairs, part[..., count:].double()), -1)) < 1e-6
+    for token, slot in enumerate((2, 3, 4)):
+        assert torch.equal(cache.at(0, slot)[1, 0], split(qkv, size)[1][token])
+        assert torch.equal(cache.at(0, slot)[1, 1], values[token])
+
+
+def test_heads_are_brought_to_length_one_where_nothing_is_stored() -> None:
+    """Without values in the buffer, and without a slot's page."""
+    x = torch.randn(2, (HEADS + KV_HEADS) * 12)
+    expected = x.view(2, -1, 12).double()
+    expected = expected / (expected.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+    length = DeviceNorm("l2", torch.ones(12), None, 1e-6)
+    fields = {"query_norm": length, "key_norm": length, "key_offset": HEADS * 12, "store": False}
+    rope_kv_store(pass_over(Cache([4]), [2]), x, torch.empty(0), CachedHeads(0, HEADS, KV_HEADS, 12), **fields)
+    assert relative_error(x, expected.view(2, -1)) < 1e-6
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -16,8 +16,16 @@ only.
 from glassformer.engine.gpu.kernels.attention import attention, attention_pattern, weighted_values
 from glassformer.engine.gpu.kernels.candidates import top_scores
 from glassformer.engine.gpu.kernels.choosing import advance, choose, choose_best
-from glassformer.engine.gpu.kernels.elementwise import activate, add, copy, embed, norm
+from glassformer.engine.gpu.kernels.elementwise import activate, add, copy, embed, gate, norm
 from glassformer.engine.gpu.kernels.matmul import matmul
+from glassformer.engine.gpu.kernels.recurrence import (
+    causal_conv,
+    decay,
+    recur,
+    recur_pattern,
+    recur_values,
+    time_step,
+)  # fmt: skip
 from glassformer.engine.gpu.kernels.rope import rope_kv_store
 
 __all__ = [
@@ -26,13 +34,20 @@ __all__ = [
     "advance",
     "attention",
     "attention_pattern",
+    "causal_conv",
     "choose",
     "choose_best",
     "copy",
+    "decay",
     "embed",
+    "gate",
     "matmul",
     "norm",
+    "recur",
+    "recur_pattern",
+    "recur_values",
     "rope_kv_store",
+    "time_step",
     "top_scores",
     "weighted_values",
 ]

@@ -27,7 +27,7 @@ from glassformer.engine.gpu.kernels.tensors import DeviceMatrix, DeviceNorm, Pas
 
 COLUMNS = 1024  # of one program of an elementwise kernel
 BLOCKS = 16  # of 64 columns, of one program of an embedding
-COPY, ACTIVATE, ADD = (tl.constexpr(code) for code in range(3))
+COPY, ACTIVATE, ADD, GATED = (tl.constexpr(code) for code in range(4))
 
 
 def embed(
@@ -100,11 +100,13 @@ def _norm(x: Tensor, norm: DeviceNorm | None, out: Tensor, input_rows: Tensor | 
     tokens = x.shape[0] if input_rows is None else input_rows.shape[0]
     if tokens == 0:
         return
-    norm_kernel[tokens,](
-        x, norm and norm.weight, norm and norm.bias, out, input_rows, output_rows, x.shape[1], x.stride(0), out.stride(0),
+    groups = norm.groups if norm else 1
+    columns = x.shape[1] // groups
+    norm_kernel[tokens, groups](
+        x, norm and norm.weight, norm and norm.bias, out, input_rows, output_rows, columns, x.stride(0), out.stride(0),
         norm.eps if norm else 0.0, NORM=NORMS[norm.kind if norm else None],
         HAS_NORM_BIAS=norm is not None and norm.bias is not None, HAS_INPUT_ROWS=input_rows is not None,
-        HAS_OUTPUT_ROWS=output_rows is not None, WIDTH=norm_width(x.shape[1]), num_warps=NORM_WARPS, enable_fp_fusion=False,
+        HAS_OUTPUT_ROWS=output_rows is not None, WIDTH=norm_width(columns), num_warps=NORM_WARPS, enable_fp_fusion=False,
     )  # fmt: skip
 
 
@@ -116,13 +118,17 @@ def norm_kernel(
     token = tl.program_id(0)
     row = tl.load(input_rows + token) if HAS_INPUT_ROWS else token
     place = tl.load(output_rows + token) if HAS_OUTPUT_ROWS else token
-    x_row, out_row = x_ptr + row.to(tl.int64) * x_stride, out_ptr + place.to(tl.int64) * out_stride
+    first = tl.program_id(1) * columns  # of this group
+    x_row, out_row = x_ptr + row.to(tl.int64) * x_stride + first, out_ptr + place.to(tl.int64) * out_stride + first
     mean, factor = 0.0, 0.0
     if NORM != NO_NORM:
         mean, factor = mean_and_scale(x_row, columns, eps, NORM, WIDTH)
     for start in range(0, columns, WIDTH):
         column = start + tl.arange(0, WIDTH)
-        x = normed_columns(x_row, column, columns, norm_weight, norm_bias, mean, factor, NORM, HAS_NORM_BIAS)
+        x = normed_columns(
+            x_row, column, columns, norm_weight + first if NORM != NO_NORM else norm_weight,
+            norm_bias + first if HAS_NORM_BIAS else norm_bias, mean, factor, NORM, HAS_NORM_BIAS,
+        )  # fmt: skip
         tl.store(out_row + column, x.to(out_ptr.dtype.element_ty), mask=column < columns)
 
 
@@ -135,6 +141,11 @@ def activate(x: Tensor, activation: str, out: Tensor, *, rows: Tensor | None = N
     _elementwise(ACTIVATE.value, x, x, out, rows, activation)
 
 
+def gate(gates: Tensor, activation: str, x: Tensor, out: Tensor, *, rows: Tensor | None = None) -> None:
+    """out = act(gates) · x; one gate may be for all of x."""
+    _elementwise(GATED.value, x, gates, out, rows, activation)
+
+
 def copy(x: Tensor, out: Tensor, *, rows: Tensor | None = None) -> None:
     _elementwise(COPY.value, x, x, out, rows, None)
 
@@ -145,14 +156,14 @@ def _elementwise(step: int, x: Tensor, other: Tensor, out: Tensor, rows: Tensor 
         return
     elementwise_kernel[tokens, triton.cdiv(width, COLUMNS)](
         x, other, out, rows, width, x.stride(0), other.stride(0), out.stride(0), STEP=step, HAS_ROWS=rows is not None,
-        ACTIVATION=ACTIVATIONS[activation], COLUMNS=COLUMNS, enable_fp_fusion=False,
+        ACTIVATION=ACTIVATIONS[activation], ONE_OTHER=other.shape[1] == 1 < width, COLUMNS=COLUMNS, enable_fp_fusion=False,
     )  # fmt: skip
 
 
 @triton.jit
 def elementwise_kernel(
     x_ptr, other_ptr, out_ptr, rows, width, x_stride, other_stride, out_stride, STEP: tl.constexpr, HAS_ROWS: tl.constexpr,
-    ACTIVATION: tl.constexpr, COLUMNS: tl.constexpr,
+    ACTIVATION: tl.constexpr, ONE_OTHER: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     if HAS_ROWS:
@@ -164,4 +175,7 @@ def elementwise_kernel(
         x = tl.load(other_ptr + token * other_stride + column, mask=inside) + x
     elif STEP == ACTIVATE:
         x = activated(x, ACTIVATION)
+    elif STEP == GATED:
+        gates = tl.load(other_ptr + token * other_stride + (0 * column if ONE_OTHER else column), mask=inside)
+        x = activated(gates, ACTIVATION) * x
     tl.store(out_ptr + token * out_stride + column, x, mask=inside)

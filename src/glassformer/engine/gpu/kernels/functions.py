@@ -12,12 +12,14 @@ import torch
 import triton
 import triton.language as tl
 
-NO_NORM, RMS_NORM, LAYER_NORM = (tl.constexpr(code) for code in range(3))
-SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2 = (tl.constexpr(code) for code in range(7))
+NO_NORM, RMS_NORM, LAYER_NORM, L2_NORM = (tl.constexpr(code) for code in range(4))
+SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2, SIGMOID = (tl.constexpr(code) for code in range(8))
 PLAIN, ADD, ACTIVATE, GATE, GATE_STORED = (tl.constexpr(code) for code in range(5))
 
-NORMS = {None: 0, "rms": 1, "layer": 2}
-ACTIVATIONS = {None: 0, "silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "tanh": 4, "quick_gelu": 5, "relu2": 6}
+NORMS = {None: 0, "rms": 1, "layer": 2, "l2": 3}
+ACTIVATIONS = {
+    None: 0, "silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "tanh": 4, "quick_gelu": 5, "relu2": 6, "sigmoid": 7,
+}  # fmt: skip
 EPILOGUES = {"none": 0, "add": 1, "activate": 2, "gate": 3}
 NORM_WARPS = 4  # which, with the width, decide in which order squares are summed: the same for one token and for more
 NORM_WIDTH = 8192  # columns of a norm that are summed at once, at most
@@ -67,6 +69,8 @@ def activated(x, ACTIVATION: tl.constexpr):
         return 2.0 * sigmoid(2.0 * x) - 1.0
     elif ACTIVATION == QUICK_GELU:
         return x * sigmoid(1.702 * x)
+    elif ACTIVATION == SIGMOID:
+        return sigmoid(x)
     else:
         return tl.where(x < 0.0, 0.0, x * x)  # RELU2
 
@@ -81,7 +85,8 @@ def tile_tokens_and_rows(tokens, TOKENS: tl.constexpr, ROWS: tl.constexpr):
 
 @triton.jit
 def mean_and_scale(x_row, columns, eps, NORM: tl.constexpr, WIDTH: tl.constexpr):
-    """Of one token's inputs: the mean that a layer norm subtracts, and the factor that makes the rest's variance 1.
+    """Of one token's inputs: the mean that a layer norm subtracts, and the factor that makes the rest's variance, or its
+    length, 1.
 
     `WIDTH` columns are loaded at once: all of them, if they are not too many.
     """
@@ -99,7 +104,8 @@ def mean_and_scale(x_row, columns, eps, NORM: tl.constexpr, WIDTH: tl.constexpr)
         if NORM == LAYER_NORM:
             x = tl.where(column < columns, x - mean, 0.0)
         squares += x * x
-    return mean, 1.0 / tl.sqrt(tl.sum(squares, axis=0) / columns + eps)
+    total = tl.sum(squares, axis=0)
+    return mean, 1.0 / tl.sqrt((total if NORM == L2_NORM else total / columns) + eps)
 
 
 @triton.jit

@@ -86,6 +86,8 @@ def matmul(
     tokens = x.shape[0] if input_rows is None else input_rows.shape[0]
     if tokens == 0:
         return
+    if norm is not None and norm.groups > 1:
+        x, norm, input_rows = prepare_inputs(x, norm, torch.float32, input_rows), None, None
     steps = [(matrix, EPILOGUES[epilogue], residual, scale) for matrix in matrices]
     if epilogue == "gate" and len(matrices) == 2:
         gates, values = matrices

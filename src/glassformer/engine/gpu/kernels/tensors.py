@@ -39,10 +39,11 @@ class DeviceMatrix:
 
 @dataclass(frozen=True)
 class DeviceNorm:
-    kind: str  # "rms" or "layer"
+    kind: str  # "rms", "layer" or "l2"
     weight: Tensor  # (width) in float32, a model's constant offset already added
     bias: Tensor | None  # the same
     eps: float
+    groups: int = 1  # parts of equal width that are normed by themselves
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ class PassTensors:
     first_tokens: Tensor  # (feeds): the index of the feed's first token in this pass
     token_counts: Tensor  # (feeds): how many it has in this pass
     page_table: Tensor  # (feeds, pages): indices of pages in the pool
+    states: Tensor  # (feeds): where the row's state lies in the pool of states
     types: Tensor | None = None  # (tokens): token types; None: all zero
     source_lengths: Tensor | None = None  # (feeds): keys of cross-attention
     source_page_table: Tensor | None = None  # (feeds, pages)

@@ -96,6 +96,8 @@ def read_layout(blueprint: Blueprint) -> DecoderLayout:
     _require(len(epsilons) == 1, f"{family} has norms with different epsilons.")
     rope, *other_ropes = blueprint.ropes
     _require(not other_ropes, f"{family} has different kinds of RoPE in its layers.")
+    plain = rope.partial_rotary_factor == 1 and not rope.interleaved
+    _require(plain, f"{family} rotates a part of each head, or neighboring numbers.")
     _require(not rope.depends_on_length, f"{family} has a RoPE whose frequencies depend on the length.")
     query, key = (op.head_shape for op in blocks[0] if isinstance(op, Rotate))
     vocabulary, hidden = scores.weights[0].shape

@@ -1,0 +1,263 @@
+"""Layers that keep a state: convolutions over each column's last inputs, and heads whose state is written to and read.
+
+Each column of a state is computed by itself, token after token in one order, so that nothing depends on how a text is cut
+into passes, nor on the other rows of one.
+
+Shapes: the pool of states is (rows, numbers of a row's state), a head's state in it (key_size, head_size); inputs are
+(tokens, width) and hold heads of queries, keys and values from some columns on; decays and writes are (tokens, heads), or
+(tokens, heads * key_size) where each of a key's numbers has a decay of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from glassformer.engine.gpu.kernels.functions import ACTIVATIONS, activated
+from glassformer.engine.gpu.kernels.tensors import PassTensors
+
+CONV_TOKENS = 16  # that one iteration of a convolution computes
+CONV_COLUMNS = 128
+STATE_COLUMNS = 16  # of a head's state that one program has
+NUMBER_COLUMNS = 128
+SOFT_LIMIT = tl.constexpr(20.0)  # from here on, softplus is its input
+
+
+@dataclass(frozen=True)
+class StateHeads:
+    """Where heads lie in their inputs, and where their state begins among a row's."""
+
+    heads: int
+    key_heads: int  # of queries and keys, which so many heads share
+    key_size: int
+    head_size: int
+    query_offset: int
+    key_offset: int
+    value_offset: int
+    state_offset: int
+    scale: float
+    delta: bool  # whether what the state has for a key is taken from a value before it is written
+
+
+def causal_conv(
+    p: PassTensors, x: Tensor, pool: Tensor, kernel: Tensor, bias: Tensor | None, out: Tensor, *, state_offset: int,
+    activation: str | None,
+) -> None:  # fmt: skip
+    """A sum over each column's last values, weighted by how long ago they were, and its activation.
+
+    `kernel`: (size, width), the weights of the oldest values first. Of each row the last `size` - 1 inputs are kept.
+    """
+    feeds, (size, width) = p.starts.shape[0], kernel.shape
+    causal_conv_kernel[feeds, triton.cdiv(width, CONV_COLUMNS)](
+        x, out, pool, p.states, p.first_tokens, p.token_counts, kernel, bias, width, x.stride(0), out.stride(0),
+        pool.stride(0), state_offset, SIZE=size, HAS_BIAS=bias is not None, ACTIVATES=activation is not None,
+        ACTIVATION=ACTIVATIONS[activation], TOKENS=1 if x.shape[0] == feeds else CONV_TOKENS, COLUMNS=CONV_COLUMNS,
+        enable_fp_fusion=False,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["state_offset"])
+def causal_conv_kernel(
+    x_ptr, out_ptr, pool, states, first_tokens, token_counts, kernel, bias, width, x_stride, out_stride, pool_stride,
+    state_offset, SIZE: tl.constexpr, HAS_BIAS: tl.constexpr, ACTIVATES: tl.constexpr, ACTIVATION: tl.constexpr,
+    TOKENS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Some columns of one feed, all its tokens in order."""
+    feed = tl.program_id(0)
+    first, count = tl.load(first_tokens + feed).to(tl.int64), tl.load(token_counts + feed)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < width
+    kept = pool + tl.load(states + feed).to(tl.int64) * pool_stride + state_offset + column
+    inputs, outputs = x_ptr + first * x_stride + column, out_ptr + first * out_stride + column
+    for start in range(0, count, TOKENS):
+        token = (start + tl.arange(0, TOKENS))[:, None]
+        live = (token < count) & inside[None, :]
+        total = tl.zeros([TOKENS, COLUMNS], tl.float32)
+        if HAS_BIAS:
+            total += tl.load(bias + column, mask=inside, other=0.0)[None, :]
+        for place in tl.static_range(SIZE):
+            source = token - (SIZE - 1) + place  # before the feed's first token it is negative
+            now = tl.load(inputs[None, :] + source * x_stride, mask=live & (source >= 0), other=0.0)
+            before = tl.load(kept[None, :] + (source + SIZE - 1) * width, mask=live & (source < 0), other=0.0)
+            weight = tl.load(kernel + place * width + column, mask=inside, other=0.0)
+            total += tl.where(source < 0, before, now) * weight[None, :]
+        if ACTIVATES:
+            total = activated(total, ACTIVATION)
+        tl.store(outputs[None, :] + token * out_stride, total, mask=live)
+    tl.debug_barrier()  # all of it is read before any of it is written
+    for place in tl.static_range(SIZE - 1):
+        source = count - (SIZE - 1) + place
+        now = tl.load(inputs + source * x_stride, mask=inside & (source >= 0), other=0.0)
+        before = tl.load(kept + (source + SIZE - 1) * width, mask=inside & (source < 0), other=0.0)
+        tl.store(kept + place * width, tl.where(source < 0, before, now), mask=inside)
+
+
+def time_step(x: Tensor, bias: Tensor, out: Tensor, *, least: float, most: float) -> None:
+    """softplus(x + bias), cut at limits."""
+    _numbers(x, bias, out, least, most, decay=False)
+
+
+def decay(x: Tensor, rate: Tensor, out: Tensor) -> None:
+    """exp(−exp(rate) · x)"""
+    _numbers(x, rate, out, 0.0, 0.0, decay=True)
+
+
+def _numbers(x: Tensor, vector: Tensor, out: Tensor, least: float, most: float, *, decay: bool) -> None:
+    number_kernel[x.shape[0], triton.cdiv(x.shape[1], NUMBER_COLUMNS)](
+        x, vector, out, x.shape[1], x.stride(0), out.stride(0), least, most, DECAY=decay, COLUMNS=NUMBER_COLUMNS,
+        enable_fp_fusion=False,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["least", "most"])
+def number_kernel(
+    x_ptr, vector, out_ptr, width, x_stride, out_stride, least, most, DECAY: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < width
+    x = tl.load(x_ptr + token * x_stride + column, mask=inside, other=0.0)
+    number = tl.load(vector + column, mask=inside, other=0.0)
+    if DECAY:
+        x = tl.exp(-tl.exp(number) * x)
+    else:
+        x += number
+        small = tl.exp(tl.minimum(x, SOFT_LIMIT))
+        above = 1.0 + small  # rounded, which is divided out again: else little would be left of a small number
+        soft = tl.where(above == 1.0, small, tl.log(above) * (small / tl.where(above == 1.0, 1.0, above - 1.0)))
+        x = tl.minimum(tl.maximum(tl.where(x > SOFT_LIMIT, x, soft), least), most)
+    tl.store(out_ptr + token * out_stride + column, x, mask=inside)
+
+
+def recur(
+    p: PassTensors, x: Tensor, pool: Tensor, decays: Tensor, writes: Tensor, out: Tensor, heads: StateHeads, *,
+    norms: Tensor | None = None,
+) -> None:  # fmt: skip
+    """Heads' states go on by each token of their rows, and give their outputs, (tokens, heads * head_size).
+
+    `norms`: (tokens, heads), to be filled with the states' norms after each token.
+    """
+    feeds, blocks = p.starts.shape[0], triton.cdiv(heads.head_size, STATE_COLUMNS)
+    squares = None if norms is None else torch.empty(x.shape[0], heads.heads, blocks, device=x.device)
+    recur_kernel[feeds, heads.heads, blocks](
+        x, decays, writes, out, squares, pool, p.states, p.first_tokens, p.token_counts, x.stride(0), decays.stride(0),
+        writes.stride(0), out.stride(0), pool.stride(0), heads.query_offset, heads.key_offset, heads.value_offset,
+        heads.state_offset, heads.scale, heads.heads, heads.heads // heads.key_heads, KEY_SIZE=heads.key_size,
+        KEYS=triton.next_power_of_2(heads.key_size), HEAD_SIZE=heads.head_size, DELTA=heads.delta,
+        WIDE=decays.shape[1] > heads.heads, MEASURES=norms is not None, COLUMNS=STATE_COLUMNS, num_warps=1,
+        enable_fp_fusion=False,
+    )  # fmt: skip
+    if norms is not None and squares is not None:
+        norms.copy_(squares.sum(-1).sqrt())
+
+
+@triton.jit(do_not_specialize=["state_offset"])
+def recur_kernel(
+    x_ptr, decay_ptr, write_ptr, out_ptr, squares, pool, states, first_tokens, token_counts, x_stride, decay_stride,
+    write_stride, out_stride, pool_stride, query_offset, key_offset, value_offset, state_offset, scale, heads, shared,
+    KEY_SIZE: tl.constexpr, KEYS: tl.constexpr, HEAD_SIZE: tl.constexpr, DELTA: tl.constexpr, WIDE: tl.constexpr,
+    MEASURES: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Some columns of the state of one head of one feed, (keys, columns), token after token."""
+    feed, head, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    first, count = tl.load(first_tokens + feed).to(tl.int64), tl.load(token_counts + feed)
+    row, column = tl.arange(0, KEYS), block * COLUMNS + tl.arange(0, COLUMNS)
+    in_key, in_head = row < KEY_SIZE, column < HEAD_SIZE
+    place = pool + tl.load(states + feed).to(tl.int64) * pool_stride + state_offset + head * KEY_SIZE * HEAD_SIZE
+    place = place + row[:, None] * HEAD_SIZE + column[None, :]
+    inside = in_key[:, None] & in_head[None, :]
+    state = tl.load(place, mask=inside, other=0.0)
+    inputs = x_ptr + first * x_stride
+    queries = inputs + query_offset + head // shared * KEY_SIZE + row
+    keys = inputs + key_offset + head // shared * KEY_SIZE + row
+    values = inputs + value_offset + head * HEAD_SIZE + column
+    decays = decay_ptr + first * decay_stride + (head * KEY_SIZE + row if WIDE else head)
+    writes, outputs = write_ptr + first * write_stride + head, out_ptr + first * out_stride + head * HEAD_SIZE + column
+    for token in range(count):
+        query = tl.load(queries + token * x_stride, mask=in_key, other=0.0)[:, None]
+        key = tl.load(keys + token * x_stride, mask=in_key, other=0.0)[:, None]
+        value = tl.load(values + token * x_stride, mask=in_head, other=0.0)
+        if WIDE:
+            state = state * tl.load(decays + token * decay_stride, mask=in_key, other=0.0)[:, None]
+        else:
+            state = state * tl.load(decays + token * decay_stride)
+        if DELTA:
+            value = value - tl.sum(state * key, axis=0)
+        state = state + key * (value * tl.load(writes + token * write_stride))[None, :]
+        tl.store(outputs + token * out_stride, tl.sum(state * query, axis=0) * scale, mask=in_head)
+        if MEASURES:
+            total = tl.sum(tl.sum(state * state, axis=0), axis=0)
+            tl.store(squares + ((first + token) * heads + head) * tl.num_programs(2) + block, total)
+    tl.store(place, state, mask=inside)
+
+
+def recur_pattern(
+    p: PassTensors, x: Tensor, decays: Tensor, writes: Tensor, out: Tensor, heads: StateHeads, *, keys: int
+) -> None:
+    """How much of each token of a feed is in each later one's output: (tokens, heads * keys)."""
+    out.zero_()
+    recur_pattern_kernel[x.shape[0], heads.heads](
+        x, decays, writes, out, p.feed_of_token, p.first_tokens, x.stride(0), decays.stride(0), writes.stride(0),
+        out.stride(0), heads.query_offset, heads.key_offset, heads.scale, heads.heads // heads.key_heads, keys,
+        KEY_SIZE=heads.key_size, KEYS=triton.next_power_of_2(heads.key_size), DELTA=heads.delta,
+        WIDE=decays.shape[1] > heads.heads, num_warps=1, enable_fp_fusion=False,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["most_keys"])
+def recur_pattern_kernel(
+    x_ptr, decay_ptr, write_ptr, out_ptr, feed_of_token, first_tokens, x_stride, decay_stride, write_stride, out_stride,
+    query_offset, key_offset, scale, shared, most_keys, KEY_SIZE: tl.constexpr, KEYS: tl.constexpr, DELTA: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """From a token back: what it reads of what each token wrote, and what of its query is left for those before."""
+    token, head = tl.program_id(0), tl.program_id(1)
+    first = tl.load(first_tokens + tl.load(feed_of_token + token))
+    row = tl.arange(0, KEYS)
+    in_key = row < KEY_SIZE
+    column = head // shared * KEY_SIZE + row
+    query = x_ptr + token.to(tl.int64) * x_stride + query_offset + column
+    left = tl.load(query, mask=in_key, other=0.0) * scale
+    weights = out_ptr + token.to(tl.int64) * out_stride + head * most_keys
+    for back in range(token - first + 1):
+        place = (token - back).to(tl.int64)
+        key = tl.load(x_ptr + place * x_stride + key_offset + column, mask=in_key, other=0.0)
+        found = tl.sum(left * key, axis=0) * tl.load(write_ptr + place * write_stride + head)
+        tl.store(weights + (place - first), found)
+        if DELTA:
+            left = left - found * key
+        if WIDE:
+            left = left * tl.load(decay_ptr + place * decay_stride + head * KEY_SIZE + row, mask=in_key, other=0.0)
+        else:
+            left = left * tl.load(decay_ptr + place * decay_stride + head)
+
+
+def recur_values(p: PassTensors, x: Tensor, pattern: Tensor, out: Tensor, heads: StateHeads, *, keys: int) -> None:
+    """Each head's outputs from a pattern, (tokens, heads * keys), which may be changed: values times its weights."""
+    recur_values_kernel[x.shape[0], heads.heads](
+        x, pattern, out, p.feed_of_token, p.first_tokens, p.token_counts, x.stride(0), pattern.stride(0), out.stride(0),
+        heads.value_offset, keys, HEAD_SIZE=heads.head_size, COLUMNS=triton.next_power_of_2(heads.head_size), num_warps=1,
+        enable_fp_fusion=False,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["most_keys"])
+def recur_values_kernel(
+    x_ptr, pattern, out_ptr, feed_of_token, first_tokens, token_counts, x_stride, pattern_stride, out_stride, value_offset,
+    most_keys, HEAD_SIZE: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    token, head = tl.program_id(0), tl.program_id(1)
+    feed = tl.load(feed_of_token + token)
+    first, count = tl.load(first_tokens + feed).to(tl.int64), tl.load(token_counts + feed)
+    column = tl.arange(0, COLUMNS)
+    inside = column < HEAD_SIZE
+    values = x_ptr + first * x_stride + value_offset + head * HEAD_SIZE + column
+    weights = pattern + token.to(tl.int64) * pattern_stride + head * most_keys
+    total = tl.zeros([COLUMNS], tl.float32)
+    for place in range(count):
+        total += tl.load(weights + place) * tl.load(values + place * x_stride, mask=inside, other=0.0)
+    tl.store(out_ptr + token.to(tl.int64) * out_stride + head * HEAD_SIZE + column, total, mask=inside)
