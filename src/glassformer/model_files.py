@@ -177,6 +177,8 @@ class ModelFiles:
         architecture = (config.architectures or [""])[0]
         otherwise: Head = "base" if config.default_head == "masked" else config.default_head
         suffixes = {**HEADS_BY_SUFFIX, "ForPreTraining": config.pretraining_head}
+        if config.default_head == "masked":  # whose tokens see what they are scored by
+            suffixes["ForCausalLM"] = "masked"
         return next((head for suffix, head in suffixes.items() if architecture.endswith(suffix)), otherwise)
 
     def check_sizes(self, config: Config | None = None) -> None:

@@ -46,6 +46,8 @@ PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and kee
     **{family: {*ROPE, "num_local_experts", "qk_head_dim"} for family in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")},
     "gpt_neox": {*ROPE, "rotary_pct", "rotary_emb_base"},
     "gemma3_text": {*ROPE, "rope_local_base_freq", "sliding_window_pattern"},
+    "embedding_gemma": {*ROPE, "rope_local_base_freq", "sliding_window_pattern"},
+    "eurobert": ROPE,
     "gemma4_text": {*ROPE, "rope_local_base_freq", "sliding_window_pattern", "per_layer_config"},
     "modernbert": {*ROPE, "global_rope_theta", "local_rope_theta", "global_attn_every_n_layers"},
     "nomic_bert": {*ROPE, "head_dim", *nomic_bert.PUBLISHED},

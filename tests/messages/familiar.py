@@ -336,6 +336,10 @@ MESSAGES: dict[str, list[Entry]] = {
          "side."),
         (ConfigError, lambda: tiny("falcon", num_ln_in_parallel_attn=3),
          "config field 'num_ln_in_parallel_attn' is 3; a block has one norm for both, or two in the new architecture."),
+        (ConfigError, lambda: tiny("eurobert", classifier_pooling="cls"),
+         "config field 'classifier_pooling' is 'cls'; it must be one of bos, mean, late."),
+        (ConfigError, lambda: tiny("embedding_gemma", use_bidirectional_attention=False),
+         "config field 'use_bidirectional_attention' is False; in an embedding_gemma model it is True."),
         (ConfigError, lambda: tiny("gemma4_text", use_bidirectional_attention="all"),
          "config field 'use_bidirectional_attention' is 'all'; a decoder that looks ahead is not supported. For vectors of "
          "texts take an encoder, such as minilm."),

@@ -58,11 +58,14 @@ def config(model_type: str, **changes: Any) -> Any:
     fields = {**TINY[model_type], **changes}
     if model_type == "gemma4_text":  # whose blocks have a vector for each token, too
         fields["vocab_size_per_layer_input"] = fields["vocab_size"]
+    if model_type == "embedding_gemma":  # which is Gemma 3 by a field
+        return transformers.AutoConfig.for_model("gemma3_text", use_bidirectional_attention=True, **fields)
     return transformers.AutoConfig.for_model(model_type, **fields)
 
 
-def auto(head: str) -> Any:
+def auto(head: str, model_type: str = "") -> Any:
     """The reference's Auto class for a head: by our word for it, or by its own."""
+    head = "causal" if model_type == "embedding_gemma" and head == "masked" else head
     ending = AUTO.get(head, head)
     return getattr(transformers, f"AutoModelFor{ending}" if ending else "AutoModel")
 
@@ -72,7 +75,8 @@ def build(model_type: str, head: str = "CausalLM", dtype: torch.dtype = torch.fl
 
     No bias is zero and no norm's weight is one, so that nothing can be swapped or forgotten unseen.
     """
-    model = auto(head).from_config(config(model_type, **changes), dtype=dtype, attn_implementation="eager").eval()
+    kind, described = auto(head, model_type), config(model_type, **changes)
+    model = kind.from_config(described, dtype=dtype, attn_implementation="eager").eval()
     generator = torch.Generator().manual_seed(7)
     norms = {module for module in model.modules() if "Norm" in type(module).__name__}
     added_to_one = (

@@ -28,9 +28,10 @@ WIDE = swept((family, seed) for family in reference.ENCODERS for seed in range(2
 COUNTED_BY_IDS = tuple(  # whose reference counts positions by ids, and not by the mask
     family for family in reference.ENCODERS if module_for(family).FAMILY.padding_position
 )
-YOUNG = ("modernbert", "nomic_bert", "gte")  # whose norms never had other names
+YOUNG = ("modernbert", "nomic_bert", "gte", "eurobert", "embedding_gemma")  # whose norms never had other names
 OLD = tuple(family for family in reference.ENCODERS if family not in YOUNG)
-BLIND_PADDING = ("deberta-v2",)  # whose reference lets padding see all tokens alike, whatever they are
+BLIND_PADDING = ("deberta-v2", "embedding_gemma")  # whose reference lets padding see all tokens alike, whatever they are
+SHIFTED = ("embedding_gemma",)  # whose reference takes the labels of what comes next
 ALL = {"output_hidden_states": True, "output_attentions": True}
 
 
@@ -102,7 +103,7 @@ def test_token_types_count(heads: dict[str, Pair]) -> None:
     ids = ids_for(models.theirs, 2, 8)
     types = types_for(models, ids)
     if not types:
-        assert models.family in ("distilbert", "modernbert", "deberta-v2", "mpnet")
+        assert models.family in ("distilbert", "modernbert", "deberta-v2", "mpnet", "eurobert", "embedding_gemma")
         close(models.ours(ids, token_type_ids=torch.ones_like(ids))[0], models.ours(ids)[0])  # it has none to count
         return
     close(models.ours(ids, **types)[0], models.theirs(ids, **types)[0])
@@ -153,7 +154,12 @@ def test_losses(heads: dict[str, Pair], head: str) -> None:
     else:
         count = 4 if head == "token" else models.theirs.config.vocab_size
         targets = {"labels": (padded * 3 % count).masked_fill((mask == 0) | (padded % 3 == 0), -100)}
-    ours, theirs = (model(padded, attention_mask=mask, **targets).loss for model in (models.ours, models.theirs))
+    ours = models.ours(padded, attention_mask=mask, **targets).loss
+    if models.family in SHIFTED:
+        targets["labels"][:, -1] = -100
+        ours = models.ours(padded, attention_mask=mask, **targets).loss
+        targets["labels"] = targets["labels"].roll(1, -1)
+    theirs = models.theirs(padded, attention_mask=mask, **targets).loss
     assert abs(float(ours) - float(theirs)) <= 1e-5 * float(theirs)
 
 
@@ -183,7 +189,8 @@ def test_a_head_takes_the_base_of_another(family: str, tmp_path: Path) -> None:
     ids = ids_for(models.theirs, 2, 7)
     expected = models.theirs.base_model(ids).last_hidden_state
     close(load(tmp_path, "base")(ids).last_hidden_state, expected)
-    tagger = load(tmp_path, "token", num_labels=7)
-    assert tagger(ids).logits.shape == (2, 7, 7)
+    head = "token" if "token" in reference.HEADS[family] else "sequence"
+    tagger = load(tmp_path, head, num_labels=7)
+    assert tagger(ids).logits.shape == ((2, 7, 7) if head == "token" else (2, 7))
     close(tagger(ids, output_hidden_states=True).hidden_states[-1], expected)
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == [type(models.theirs).__name__]

@@ -23,6 +23,7 @@ from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2RMSNo
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3RMSNorm
 from transformers.models.ernie4_5.modeling_ernie4_5 import Ernie4_5RMSNorm
 from transformers.models.ernie4_5_moe.modeling_ernie4_5_moe import Ernie4_5_MoeRMSNorm
+from transformers.models.eurobert.modeling_eurobert import EuroBertRMSNorm
 from transformers.models.exaone4.modeling_exaone4 import Exaone4RMSNorm
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
@@ -66,7 +67,7 @@ NORMS = (
     Olmo3RMSNorm, GraniteRMSNorm, SmolLM3RMSNorm, MixtralRMSNorm, OlmoeRMSNorm, Qwen3MoeRMSNorm, GptOssRMSNorm,
     ArceeRMSNorm, Ernie4_5RMSNorm, Exaone4RMSNorm, Glm4RMSNorm, HeliumRMSNorm, HunYuanDenseV1RMSNorm, SeedOssRMSNorm,
     Qwen2MoeRMSNorm, Glm4MoeRMSNorm, ApertusRMSNorm, Ministral3RMSNorm, DeepseekV2RMSNorm, DeepseekV3RMSNorm,
-    Glm4MoeLiteRMSNorm, MiniMaxM2RMSNorm, Ernie4_5_MoeRMSNorm,
+    Glm4MoeLiteRMSNorm, MiniMaxM2RMSNorm, Ernie4_5_MoeRMSNorm, EuroBertRMSNorm,
 )  # fmt: skip
 OFFSET_NORMS = (GemmaRMSNorm, Gemma2RMSNorm, Gemma3RMSNorm)
 ROUTERS = (MixtralTopKRouter, OlmoeTopKRouter, Qwen2MoeTopKRouter, Qwen3MoeTopKRouter)
@@ -88,7 +89,7 @@ ROUNDED = (
     "ernie4_5_moe",
     *reference.RECURRENT,
 )  # families whose attention the reference has in float32 only, or whose RoPE, router or states
-TURNED = ("gte", "modernbert", "nomic_bert", "roformer")  # encoders with RoPE
+TURNED = ("embedding_gemma", "eurobert", "gte", "modernbert", "nomic_bert", "roformer")  # encoders with RoPE
 UNTURNED = ({*reference.ENCODERS} - {*TURNED}) | {"bart", "opt", "biogpt", *reference.SINUSOIDAL}
 KEYS = ("k_proj.bias", "key.bias", "k_lin.bias", "attn.k.bias")
 CASES = [
@@ -187,7 +188,7 @@ def exact(ours: Tensor, theirs: Tensor, name: str, share: float = EXACT) -> None
 @pytest.mark.parametrize(("family", "head", "changes"), CASES)
 def test_gradients_equal_the_reference_in_float64(family: str, head: str, changes: dict[str, Any], tmp_path: Path) -> None:
     reference.write(tmp_path, family, head, **changes)
-    auto = reference.auto(head)
+    auto = reference.auto(head, family)
     share = 1e-4 if family in reference.RECURRENT else 1e-5 if family in ROUNDED else EXACT
     own = {"experts_implementation": "eager"} if family in reference.EXPERTS else {}  # the usual one has no float64
     eager = (*ROUNDED, "deberta-v2", "gpt_oss", "openai-gpt")  # which have no other; gpt_oss's sinks are in this one alone

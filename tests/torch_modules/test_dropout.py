@@ -45,6 +45,7 @@ RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand i
     "starcoder2": {**LLAMA, "residual_dropout": 0.11, "embedding_dropout": 0.31},
     **dict.fromkeys(reference.ENCODERS, BERT),
     **dict.fromkeys(("mpnet", "megatron-bert", "roformer"), UNHEADED),
+    **dict.fromkeys(("eurobert", "embedding_gemma"), LLAMA),
     "albert": {"hidden_dropout_prob": 0.11, "attention_probs_dropout_prob": 0.21, "classifier_dropout_prob": 0.41},
     "modernbert": {
         "attention_dropout": 0.21,

@@ -20,6 +20,7 @@ from glassformer.ops.op import Op, Weight
 from glassformer.ops.rope import Rope
 
 FORMER_TYPES = {"new": "gte"}  # model types as a family's authors called them, before transformers had it
+VARIANTS = {("gemma3_text", "use_bidirectional_attention"): "embedding_gemma"}  # families whose files say it by a field
 SHARED = frozenset(
     {
         "blueprint", "bounds", "bridged", "config", "gated_delta", "layer_types", "mla", "multimodal", "other_fields",
@@ -71,9 +72,9 @@ def read_config(raw: Mapping[str, Any], default_type: str | None = None) -> Conf
             "config field 'model_type' is missing, so its family is unknown. Load it with a class of that family, such as "
             f"BertForMaskedLM, or add the field: one of {', '.join(model_types())}."
         )
-    config: Config = module_for(
-        FORMER_TYPES.get(model_type, model_type) if isinstance(model_type, str) else model_type
-    ).Config.read(raw)
+    known = FORMER_TYPES.get(model_type, model_type) if isinstance(model_type, str) else model_type
+    variants = (kind for (whole, name), kind in VARIANTS.items() if known == whole and raw.get(name))
+    config: Config = module_for(next(variants, known)).Config.read(raw)
     return config
 
 

@@ -158,6 +158,7 @@ class Family:
     printed: bool = True  # whether its name is printed before those of its modules
     base: str = "model"  # the base's name inside a model with a head; "": its modules are at the top level
     class_suffixes: Mapping[str, str] = field(default_factory=dict)  # where class names differ, as {"Model": "TextModel"}
+    file_classes: Mapping[str, str] = field(default_factory=dict)  # what files call its classes, where that is otherwise
     has_encoder_model: bool = False  # whether the encoder of an encoder-decoder has a class of its own
     types_first: bool = False  # token types are added before positions
     padding_position: bool = False  # padding has a row of the position table: the one before the first token's
@@ -227,7 +228,7 @@ class Builder(Recorder):
     def build_with_head(self, x: Value, head: Head, token_head: str = "classifier", **options: Any) -> Blueprint:
         """Add a head as most families have it, and build; `options`: of the scores for the vocabulary."""
         c = self.config
-        if head == "causal":
+        if head in ("causal", "masked"):
             self.scores(x, "lm_head", c.vocab_size, tied=c.tie_word_embeddings, **options)
         elif head == "sequence":
             self.scores(self.pool(x, "last"), "score", c.label_count)

@@ -80,7 +80,7 @@ BOUNDS: Mapping[str, Bounds] = {  # of every number in any family's config
     "num_labels": Bounds(0, MAX_LABELS),  # 0: the family's default
     **dict.fromkeys(
         (
-            "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_bos_token_id",
+            "bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id", "decoder_start_token_id", "forced_bos_token_id",
             "forced_eos_token_id",
         ),
         TOKEN,

@@ -66,8 +66,12 @@ def normed_both_ways(
     return b.build_with_head(x, head, token_head="score", softcap=softcap)
 
 
-def blueprint(c: Config, head: Head = "causal", prepare_query_key: llama.PrepareQueryKey = llama.rotated) -> Blueprint:
+def blueprint(
+    c: Config, head: Head = "causal", prepare_query_key: llama.PrepareQueryKey = llama.rotated, **attention: Any
+) -> Blueprint:
+    """`attention`: more of its options."""
+    own = {"prepare_query_key": prepare_query_key, "scale": c.scale, "softcap": c.attn_logit_softcapping}
     return normed_both_ways(
         c, head, offset=1, embedding_scale=c.hidden_size**0.5, softcap=c.final_logit_softcapping,
-        attention={"prepare_query_key": prepare_query_key, "scale": c.scale, "softcap": c.attn_logit_softcapping},
+        attention={**own, **attention},
     )  # fmt: skip

@@ -146,18 +146,31 @@ def blueprint(
 ) -> Blueprint:  # fmt: skip
     """`attend`: what a block's heads give; `norm`: options of all norms; the scales: of embedded tokens, of attention's
     updates, and of scores."""
-    b, base, eps = Builder(c), FAMILY.prefix(head), c.rms_norm_eps
+    b = Builder(c)
+    x = states(
+        b, c, FAMILY.prefix(head), prepare_query_key, mlp, norm, attend or attention, embedding_scale, update_scale,
+        **attention_options,
+    )  # fmt: skip
+    return b.build_with_head(x, head, token_head="score", scale=score_scale)
+
+
+def states(
+    b: Builder, c: Config, base: str, prepare_query_key: PrepareQueryKey = rotated, mlp: MakeMLP = gated_mlp,
+    norm: Mapping[str, Any] = RMS, attend: Attention = attention, embedding_scale: float = 1.0, update_scale: float = 1.0,
+    **attention_options: Any,
+) -> Value:  # fmt: skip
+    """From ids to the last norm's states."""
+    eps = c.rms_norm_eps
     x = b.embed(f"{base}embed_tokens", scale=embedding_scale)
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}layers"):
             h = b.norm(x, "input_layernorm", eps, site="attention.input", **norm)
-            a = (attend or attention)(b, c, h, prepare_query_key, **attention_options)
+            a = attend(b, c, h, prepare_query_key, **attention_options)
             a = b.linear(a, "self_attn.o_proj", c.hidden_size, c.output_bias, site="attention.update", scale=update_scale)
             x = b.add(x, dropped(b, c, a), site="middle")
             h = b.norm(x, "post_attention_layernorm", eps, site="mlp.input", **norm)
             x = b.add(x, dropped(b, c, mlp(b, c, h)), site="residual")
-    x = b.norm(x, f"{base}norm", eps, site="final", **norm)
-    return b.build_with_head(x, head, token_head="score", scale=score_scale)
+    return b.norm(x, f"{base}norm", eps, site="final", **norm)
 
 
 def dropped(b: Builder, c: Config, update: Value) -> Value:

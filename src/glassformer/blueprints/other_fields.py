@@ -148,5 +148,8 @@ def check_other_fields(
             continue
         if value not in allowed:
             article = "an" if family[0] in "aeiou" else "a"
-            advice = f"in {article} {family} model it is {neutral[name]!r}." if refusal is None else refusal.advice
+            if refusal is None or (name in neutral and neutral[name] not in refusal.neutral):
+                advice = f"in {article} {family} model it is {neutral[name]!r}."
+            else:
+                advice = refusal.advice
             raise ConfigError(f"config field {name!r} is {brief(value)}; {advice}")

@@ -540,9 +540,10 @@ def save(model: Any, folder: Path, max_shard_size: str | int, values: Mapping[st
         raise InputError(
             "an adapter stands beside the weights. Load the model with it merged into them, to save both as one."
         )
+    name = type(model).__name__
     config = {
         **model.config.to_dict(),
-        "architectures": [type(model).__name__],
+        "architectures": [model.base_model.declared.file_classes.get(name, name)],
         "dtype": str(model.dtype).removeprefix("torch."),
     }
     with atomic_save(folder, "config.json", SAVED_WEIGHTS.fullmatch) as work:

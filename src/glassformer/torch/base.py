@@ -139,7 +139,8 @@ class BaseModel(FamilyModule):
         described = blueprint(self.config, kind)
         ops, last = described.ops, described.ops.index(final_op(described))
         in_base = [n for n, op in enumerate(ops) if self.prefix and op.module.startswith(f"{self.prefix}.") and n > last]
-        reads = "pooler" if in_base else next((op.pooling for op in ops if op.pooling), "states")
+        pool = next((n for n, op in enumerate(ops) if op.pooling), None)
+        reads = "pooler" if in_base else "states" if pool is None else ops[pool].pooling if pool == last + 1 else "all"
         head_ops = range(1 + (max(in_base) + 1 if in_base else last), len(ops))  # after the pooler, its activation
         derivation = HeadDerivation(self.config, self.declared, described, head_ops)
         name, head = derivation.head(path_of(ops[-1].module), reads)

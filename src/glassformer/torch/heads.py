@@ -239,6 +239,7 @@ class SequenceClassification(ModelWithHead):
         output, mask = self.run_base(given), given.attention_mask
         padding = mask if mask is not None and mask.ndim == 2 else None
         logits = self.head_module(self.classifier_input(output, given.input_ids, padding))
+        logits = logits if logits.ndim == 2 else mean_over_text(logits, padding)  # what it pools is inside of it
         logits = self.observe_scores(logits[:, None], output, given.watch)[:, 0]
         loss = None if given.labels is None else self.loss(logits, given.labels, given.num_items_in_batch)
         kind = Seq2SeqSequenceClassifierOutput if isinstance(output, Seq2SeqModelOutput) else SequenceClassifierOutput
@@ -253,8 +254,9 @@ class SequenceClassification(ModelWithHead):
         if reads == "first":
             return first_tokens(states, None if mask is None else mask.bool())
         if reads == "mean":
-            real = states.new_ones(states.shape[:2]) if mask is None else mask.to(states)
-            return (states * real[..., None]).sum(1) / real.sum(1, keepdim=True)
+            return mean_over_text(states, mask)
+        if reads == "all":
+            return states
         columns = self.last_token_columns(ids, mask, states) if reads == "last" else self.last_eos_columns(ids)
         return states[torch.arange(states.shape[0], device=states.device), columns]
 
@@ -299,6 +301,12 @@ class SequenceClassification(ModelWithHead):
             raise InputError(f"labels have shape {tuple(labels.shape)}; there are {len(logits)} texts.")
         check_labels(labels, self.num_labels, "labels")
         return cross_entropy(logits, labels.view(-1).long(), num_items)
+
+
+def mean_over_text(values: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean of a text's tokens without its padding: (batch, length, size) to (batch, size)."""
+    real = values.new_ones(values.shape[:2]) if mask is None else mask.to(values)
+    return (values * real[..., None]).sum(1) / real.sum(1, keepdim=True)
 
 
 def select_positions(states: Tensor, keep: int | Tensor | tuple[Tensor, Tensor]) -> Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from tests.parity.configs import decoders
+
 BERT: dict[str, Any] = {
     "vocab_size": 150, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4,
     "max_position_embeddings": 64, "type_vocab_size": 2, "layer_norm_eps": 1e-6,
@@ -28,6 +30,12 @@ TINY: dict[str, dict[str, Any]] = {
     "albert": {
         **BERT, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "embedding_size": 20, "num_hidden_groups": 2,
     },
+    "eurobert": {
+        "vocab_size": 150, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+        "mask_token_id": 3, "classifier_pooling": "bos",
+    },
+    "embedding_gemma": {**decoders.TINY["gemma3_text"], "sliding_window": 8},
     "modernbert": {
         "vocab_size": 150, "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 4, "num_attention_heads": 4,
         "max_position_embeddings": 64, "local_attention": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
@@ -42,7 +50,7 @@ TINY: dict[str, dict[str, Any]] = {
 ENCODER_HEADS = ("base", "masked", "sequence", "token", "question")
 HEADS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(TINY, ENCODER_HEADS), "electra": (*ENCODER_HEADS, "discriminator"),
-    **dict.fromkeys(("nomic_bert", "gte"), ENCODER_HEADS[:-1]),
+    **dict.fromkeys(("nomic_bert", "gte", "eurobert"), ENCODER_HEADS[:-1]), "embedding_gemma": ENCODER_HEADS[:-2],
 }  # fmt: skip
 
 
@@ -117,7 +125,25 @@ def _modernbert(draw: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _eurobert(draw: random.Random) -> dict[str, Any]:
+    groups = draw.choice([1, 2])
+    heads = groups * draw.choice([1, 2, 3])
+    return {
+        "vocab_size": draw.randint(60, 200), "hidden_size": heads * draw.choice([6, 16]), "num_attention_heads": heads,
+        "num_key_value_heads": groups, "num_hidden_layers": draw.randint(1, 4), "intermediate_size": draw.choice([24, 35]),
+        "head_dim": draw.choice([None, 8, 14]), "hidden_act": draw.choice(["silu", "gelu"]),
+        "rms_norm_eps": draw.choice([1e-5, 1e-3]), "attention_bias": draw.random() < 0.4, "mlp_bias": draw.random() < 0.4,
+        "rope_parameters": draw.choice([None, {"rope_type": "default", "rope_theta": 300.0}, *decoders.ROPES]),
+        "classifier_pooling": draw.choice(["late", "bos", "mean"]), "tie_word_embeddings": draw.random() < 0.4,
+    }  # fmt: skip
+
+
+def _embedding_gemma(draw: random.Random) -> dict[str, Any]:
+    return {**decoders.RANDOM["gemma3_text"](draw), "sliding_window": draw.choice([4, 7, 10])}
+
+
 RANDOM = {
+    "eurobert": _eurobert, "embedding_gemma": _embedding_gemma,
     "bert": _bert, "distilbert": _distilbert, "roberta": _bert, "xlm-roberta": _bert, "electra": _factorized,
     "nomic_bert": _rotary_bert, "gte": _rotary_bert,
     "xlm-roberta-xl": _bert, "camembert": _bert, "mpnet": _mpnet, "megatron-bert": _bert, "roformer": _factorized,
