@@ -168,6 +168,7 @@ class ProgramPass:
 
     def state(self, chunk: FeedChunk) -> Any:
         """The numbers that a chunk's row keeps for its next tokens."""
+        assert chunk.row.state is not None
         return chunk.row.state.memory
 
     def value(self, site: str, chunk: FeedChunk) -> Any:

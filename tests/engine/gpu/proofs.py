@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,9 @@ SMALL: dict[str, Any] = {
     "model_type": "qwen3", "vocab_size": 1000, "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 128, "intermediate_size": 512, "max_position_embeddings": 4096,
     "tie_word_embeddings": True,
+}  # fmt: skip
+HYBRID: dict[str, Any] = {  # whose layers keep a state three times of four
+    **SMALL, "model_type": "qwen3_5_text", "linear_num_key_heads": 2, "linear_num_value_heads": 4,
 }  # fmt: skip
 QWEN3: dict[str, Any] = {
     **SMALL, "vocab_size": 151936, "hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16,
@@ -246,7 +250,11 @@ class RowLife:
 
 def life(full: bool) -> str:
     """Rows opened, fed, forked, rewound, exchanged and closed at random; what each gets, it gets alone too, bit for bit."""
-    draw, executor = random.Random(1), RandomModel(SMALL).executor()
+    return "; ".join(_life(shape, full) for shape in (SMALL, HYBRID))
+
+
+def _life(shape: dict[str, Any], full: bool) -> str:
+    draw, executor = random.Random(1), RandomModel(shape).executor()
     rows: list[RowLife] = []
     count, checked = 150 if full else 40, 0
     for number in range(count):
@@ -280,7 +288,7 @@ def life(full: bool) -> str:
     for item in rows:
         executor.close(item.row)
     assert executor._pool.used == 0, used
-    return f"{count} deeds, {checked} passes equal to the row alone, bit for bit"
+    return f"{executor.config.model_type}: {count} deeds, {checked} passes equal to the row alone, bit for bit"
 
 
 def _alone(executor: GpuExecutor, deeds: Sequence[tuple[int, ...] | int]) -> Any:
@@ -298,7 +306,11 @@ def _alone(executor: GpuExecutor, deeds: Sequence[tuple[int, ...] | int]) -> Any
 
 def batches(full: bool) -> str:
     """Texts that join a batch at random, greedy and drawn, their prompts in chunks; each is what it is alone."""
-    draw, executor = random.Random(2), RandomModel(SMALL).executor()
+    return "; ".join(_batches(shape, full) for shape in (SMALL, HYBRID))
+
+
+def _batches(shape: dict[str, Any], full: bool) -> str:
+    draw, executor = random.Random(2), RandomModel(shape).executor()
     texts, shared = 400 if full else 40, random_ids(200, 1000, seed=9)
     prompts = [
         [*shared[: draw.choice((0, 0, 64, 150))], *random_ids(draw.choice((1, 7, 70, 300)), 1000, seed=number)]
@@ -323,7 +335,24 @@ def batches(full: bool) -> str:
             assert isinstance(step, Step), step
     different = [number for number, policy in enumerate(policies) if policy.chosen != alone[number]]
     assert not different, different
-    return f"{texts} texts, up to {most} together, equal to each alone, bit for bit"
+    return f"{executor.config.model_type}: {texts} texts, up to {most} together, equal to each alone, bit for bit"
+
+
+def states(full: bool) -> str:
+    """A text of a model that keeps states, in pieces: as at once, and as the readable family has it."""
+    model = RandomModel(HYBRID)
+    executor, ids = model.executor(), random_ids(2000 if full else 300, 1000)
+    expected = model.scores(ids, torch.float32)[-1].cpu()
+    worst = 0.0
+    for cuts in ((), (64,), (1, 2, 3), (200, 290, 299), (len(ids) - 1,)):
+        row = executor.open()
+        for first, end in pairwise((0, *cuts, len(ids))):
+            (scores,) = executor.run([Feed(row, ids[first:end])])
+        worst = max(worst, relative_error(torch.from_numpy(scores.host()), expected))
+        executor.close(row)
+    rounding = relative_error(model.scores(ids, torch.bfloat16)[-1].cpu(), expected)
+    assert worst < MAX_ERROR_RATIO * rounding, (worst, rounding)
+    return f"error {worst:.2e} in any pieces; plain bfloat16 {rounding:.2e}"
 
 
 def memory(full: bool) -> str:
@@ -373,7 +402,7 @@ def passes(full: bool) -> str:
 
 PROOFS: dict[str, Callable[[bool], str]] = {
     "accuracy": accuracy, "repeats": repeats, "launches": launches, "life": life, "batches": batches,
-    "memory": memory, "passes": passes,
+    "states": states, "memory": memory, "passes": passes,
 }  # fmt: skip
 
 

@@ -49,6 +49,7 @@ from glassformer.engine.gpu.single_row import SingleRowSteps, can_read, decoder_
 from glassformer.engine.gpu.states import StatePool
 from glassformer.engine.gpu.steps import DeviceProgram
 from glassformer.engine.gpu.weights import DeviceWeights, EngineTensor
+from glassformer.engine.paged_rows import PagedRow
 from glassformer.engine.program import Program
 from glassformer.engine.program_executor import ProgramExecutor
 from glassformer.engine.program_pass import FeedChunk, changes_pattern, pass_sources, place_chunks
@@ -172,7 +173,7 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
             first += count
         return results
 
-    def _open_states(self, rows: Sequence[GpuRow]) -> None:
+    def _open_states(self, rows: Sequence[PagedRow[Any]]) -> None:
         """Let a pass write to rows' states."""
         for row in rows:
             if row.state is not None:

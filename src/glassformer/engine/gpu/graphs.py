@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from glassformer.engine.gpu.block_pool import PADDING
 from glassformer.engine.gpu.kernels.tensors import CHUNK
 from glassformer.engine.gpu.passes import Numbers, PassLayout, page_count
 
@@ -155,13 +156,15 @@ class Replays:
             self._places = places
         replay = self._replays.pop(key, None)
         numbers = PassNumbers(layout, self._device) if replay is None else replay.numbers
-        write(numbers.ready())
-        numbers.send()
         if replay is None:
+            write(numbers.ready())
+            numbers.layout.views(numbers.host)["states"][:] = PADDING  # what is run to capture it changes no row's state
+            numbers.send()
             replay = CapturedPass(numbers, run, self._pool)
-            numbers.send()  # a pass may change its numbers
             if len(self._replays) >= MAX_GRAPHS:
                 self._drop([next(iter(self._replays))])
+        write(numbers.ready())
+        numbers.send()
         self._replays[key] = replay
         return replay
 

@@ -187,7 +187,7 @@ class PassValues(ProgramPass):
         return self.buffers[index]
 
     def state(self, chunk: FeedChunk) -> Tensor:
-        values: Tensor = chunk.row.state.memory.values
+        values: Tensor = super().state(chunk).values
         return values
 
 

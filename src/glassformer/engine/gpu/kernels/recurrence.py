@@ -20,7 +20,6 @@ from torch import Tensor
 from glassformer.engine.gpu.kernels.functions import ACTIVATIONS, activated
 from glassformer.engine.gpu.kernels.tensors import PassTensors
 
-CONV_TOKENS = 16  # that one iteration of a convolution computes
 CONV_COLUMNS = 128
 STATE_COLUMNS = 16  # of a head's state that one program has
 NUMBER_COLUMNS = 128
@@ -51,49 +50,73 @@ def causal_conv(
 
     `kernel`: (size, width), the weights of the oldest values first. Of each row the last `size` - 1 inputs are kept.
     """
-    feeds, (size, width) = p.starts.shape[0], kernel.shape
-    causal_conv_kernel[feeds, triton.cdiv(width, CONV_COLUMNS)](
-        x, out, pool, p.states, p.first_tokens, p.token_counts, kernel, bias, width, x.stride(0), out.stride(0),
-        pool.stride(0), state_offset, SIZE=size, HAS_BIAS=bias is not None, ACTIVATES=activation is not None,
-        ACTIVATION=ACTIVATIONS[activation], TOKENS=1 if x.shape[0] == feeds else CONV_TOKENS, COLUMNS=CONV_COLUMNS,
-        enable_fp_fusion=False,
+    tokens, feeds, (size, width) = x.shape[0], p.starts.shape[0], kernel.shape
+    blocks = triton.cdiv(width, CONV_COLUMNS)
+    shape = (width, x.stride(0), pool.stride(0), state_offset)
+    alone = tokens == feeds  # then one program has all that is read of a feed, and can write over it
+    causal_conv_kernel[tokens, blocks](
+        x, out, pool, p.states, p.feed_of_token, p.first_tokens, kernel, bias, *shape, out.stride(0), SIZE=size,
+        HAS_BIAS=bias is not None, ACTIVATES=activation is not None, ACTIVATION=ACTIVATIONS[activation], KEEPS=alone,
+        COLUMNS=CONV_COLUMNS, num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
+    if not alone:
+        keep_inputs_kernel[feeds, blocks](
+            x, pool, p.states, p.first_tokens, p.token_counts, *shape, SIZE=size, COLUMNS=CONV_COLUMNS, num_warps=1
+        )
 
 
 @triton.jit(do_not_specialize=["state_offset"])
 def causal_conv_kernel(
-    x_ptr, out_ptr, pool, states, first_tokens, token_counts, kernel, bias, width, x_stride, out_stride, pool_stride,
-    state_offset, SIZE: tl.constexpr, HAS_BIAS: tl.constexpr, ACTIVATES: tl.constexpr, ACTIVATION: tl.constexpr,
-    TOKENS: tl.constexpr, COLUMNS: tl.constexpr,
+    x_ptr, out_ptr, pool, states, feed_of_token, first_tokens, kernel, bias, width, x_stride, pool_stride, state_offset,
+    out_stride, SIZE: tl.constexpr, HAS_BIAS: tl.constexpr, ACTIVATES: tl.constexpr, ACTIVATION: tl.constexpr,
+    KEEPS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Some columns of one feed, all its tokens in order."""
-    feed = tl.program_id(0)
-    first, count = tl.load(first_tokens + feed).to(tl.int64), tl.load(token_counts + feed)
+    """Some columns of one token."""
+    token = tl.program_id(0)
+    feed = tl.load(feed_of_token + token)
+    first = tl.load(first_tokens + feed)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < width
     kept = pool + tl.load(states + feed).to(tl.int64) * pool_stride + state_offset + column
-    inputs, outputs = x_ptr + first * x_stride + column, out_ptr + first * out_stride + column
-    for start in range(0, count, TOKENS):
-        token = (start + tl.arange(0, TOKENS))[:, None]
-        live = (token < count) & inside[None, :]
-        total = tl.zeros([TOKENS, COLUMNS], tl.float32)
-        if HAS_BIAS:
-            total += tl.load(bias + column, mask=inside, other=0.0)[None, :]
-        for place in tl.static_range(SIZE):
-            source = token - (SIZE - 1) + place  # before the feed's first token it is negative
-            now = tl.load(inputs[None, :] + source * x_stride, mask=live & (source >= 0), other=0.0)
-            before = tl.load(kept[None, :] + (source + SIZE - 1) * width, mask=live & (source < 0), other=0.0)
-            weight = tl.load(kernel + place * width + column, mask=inside, other=0.0)
-            total += tl.where(source < 0, before, now) * weight[None, :]
-        if ACTIVATES:
-            total = activated(total, ACTIVATION)
-        tl.store(outputs[None, :] + token * out_stride, total, mask=live)
-    tl.debug_barrier()  # all of it is read before any of it is written
+    inputs = x_ptr + first.to(tl.int64) * x_stride + column
+    total = tl.load(bias + column, mask=inside, other=0.0) if HAS_BIAS else tl.zeros([COLUMNS], tl.float32)
+    for place in tl.static_range(SIZE):
+        value = input_of(inputs, kept, token - first - (SIZE - 1) + place, inside, width, x_stride, SIZE)
+        total += value * tl.load(kernel + place * width + column, mask=inside, other=0.0)
+    if ACTIVATES:
+        total = activated(total, ACTIVATION)
+    tl.store(out_ptr + token.to(tl.int64) * out_stride + column, total, mask=inside)
+    if KEEPS:
+        keep(inputs, kept, 1, inside, width, x_stride, SIZE)
+
+
+@triton.jit(do_not_specialize=["state_offset"])
+def keep_inputs_kernel(
+    x_ptr, pool, states, first_tokens, token_counts, width, x_stride, pool_stride, state_offset, SIZE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Some columns of one feed."""
+    feed = tl.program_id(0)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    kept = pool + tl.load(states + feed).to(tl.int64) * pool_stride + state_offset + column
+    inputs = x_ptr + tl.load(first_tokens + feed).to(tl.int64) * x_stride + column
+    keep(inputs, kept, tl.load(token_counts + feed), column < width, width, x_stride, SIZE)
+
+
+@triton.jit
+def input_of(inputs, kept, place, inside, width, x_stride, SIZE: tl.constexpr):
+    """Columns of a feed's token at a place; before its first one, at negative places, they are what was kept."""
+    now = tl.load(inputs + place * x_stride, mask=inside & (place >= 0), other=0.0)
+    before = tl.load(kept + (place + SIZE - 1) * width, mask=inside & (place < 0), other=0.0)
+    return tl.where(place < 0, before, now)
+
+
+@triton.jit
+def keep(inputs, kept, count, inside, width, x_stride, SIZE: tl.constexpr):
+    """Write the last inputs over those that were kept: each thread its own columns, the oldest first."""
     for place in tl.static_range(SIZE - 1):
-        source = count - (SIZE - 1) + place
-        now = tl.load(inputs + source * x_stride, mask=inside & (source >= 0), other=0.0)
-        before = tl.load(kept + (source + SIZE - 1) * width, mask=inside & (source < 0), other=0.0)
-        tl.store(kept + place * width, tl.where(source < 0, before, now), mask=inside)
+        value = input_of(inputs, kept, count - (SIZE - 1) + place, inside, width, x_stride, SIZE)
+        tl.store(kept + place * width, value, mask=inside)
 
 
 def time_step(x: Tensor, bias: Tensor, out: Tensor, *, least: float, most: float) -> None:
@@ -177,22 +200,37 @@ def recur_kernel(
     values = inputs + value_offset + head * HEAD_SIZE + column
     decays = decay_ptr + first * decay_stride + (head * KEY_SIZE + row if WIDE else head)
     writes, outputs = write_ptr + first * write_stride + head, out_ptr + first * out_stride + head * HEAD_SIZE + column
+    query, key, value, kept, write = load_token(
+        queries, keys, values, decays, writes, count > 0, in_key, in_head, 0, x_stride, decay_stride, write_stride, WIDE
+    )
     for token in range(count):
-        query = tl.load(queries + token * x_stride, mask=in_key, other=0.0)[:, None]
-        key = tl.load(keys + token * x_stride, mask=in_key, other=0.0)[:, None]
-        value = tl.load(values + token * x_stride, mask=in_head, other=0.0)
-        if WIDE:
-            state = state * tl.load(decays + token * decay_stride, mask=in_key, other=0.0)[:, None]
-        else:
-            state = state * tl.load(decays + token * decay_stride)
+        # The next token is loaded while this one is computed.
+        next_query, next_key, next_value, next_kept, next_write = load_token(
+            queries, keys, values, decays, writes, token + 1 < count, in_key, in_head, token + 1, x_stride, decay_stride,
+            write_stride, WIDE,
+        )  # fmt: skip
+        state = state * (kept[:, None] if WIDE else kept)
         if DELTA:
-            value = value - tl.sum(state * key, axis=0)
-        state = state + key * (value * tl.load(writes + token * write_stride))[None, :]
-        tl.store(outputs + token * out_stride, tl.sum(state * query, axis=0) * scale, mask=in_head)
+            value = value - tl.sum(state * key[:, None], axis=0)
+        state = state + key[:, None] * (value * write)[None, :]
+        tl.store(outputs + token * out_stride, tl.sum(state * query[:, None], axis=0) * scale, mask=in_head)
         if MEASURES:
             total = tl.sum(tl.sum(state * state, axis=0), axis=0)
             tl.store(squares + ((first + token) * heads + head) * tl.num_programs(2) + block, total)
+        query, key, value, kept, write = next_query, next_key, next_value, next_kept, next_write
     tl.store(place, state, mask=inside)
+
+
+@triton.jit
+def load_token(
+    queries, keys, values, decays, writes, live, in_key, in_head, token, x_stride, decay_stride, write_stride,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    query = tl.load(queries + token * x_stride, mask=in_key & live, other=0.0)
+    key = tl.load(keys + token * x_stride, mask=in_key & live, other=0.0)
+    value = tl.load(values + token * x_stride, mask=in_head & live, other=0.0)
+    kept = tl.load(decays + token * decay_stride, mask=in_key & live if WIDE else live, other=0.0)
+    return query, key, value, kept, tl.load(writes + token * write_stride, mask=live, other=0.0)
 
 
 def recur_pattern(
