@@ -74,6 +74,10 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, family, 
         "moe_k": 2, "head_dim": 16, "moe_intermediate_size": 32, "moe_num_shared_experts": 2, "moe_layer_start_index": 1,
         "tie_word_embeddings": False,
     }),
+    "lfm2moe": ("lfm2moe", "lfm2_moe", {
+        **SIZES, "num_experts": 4, "moe_intermediate_size": 32, "num_dense_layers": 1, "tie_word_embeddings": False,
+        "layer_types": ["conv", "full_attention"],
+    }),
     "glm4moe": ("glm4moe", "glm4_moe", {
         **SIZES, **GROUPED, "head_dim": 16, "use_qk_norm": True, "attention_bias": True,
         "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
@@ -91,6 +95,10 @@ NAMES = {
     "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
     "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm",
     "self_attn.kv_b_proj": "attn_kv_b",
+    "ffn_norm": "ffn_norm", "model.embedding_norm": "token_embd_norm",
+    "operator_norm": "attn_norm", "self_attn.out_proj": "attn_output",
+    "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
+    **{f"conv.{part}": f"shortconv.{part}" for part in ("conv", "in_proj", "out_proj")},
     **{f"shared_experts.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")},
 }  # fmt: skip
 
@@ -110,9 +118,10 @@ def converted(name: str, theirs: Any) -> dict[str, np.ndarray]:
         stem, _, ending = key.rpartition(".") if not layer.isdecimal() else own.rpartition(".")
         if ending == "sinks":
             ending = "weight"
-        if ending == "e_score_correction_bias":
+        if ending in ("e_score_correction_bias", "expert_bias"):
             stem, ending = "exp_probs_b", "bias"
         word = stem.rpartition(".experts.")[2].split(".")[-1] if ".experts." in stem else stem.removeprefix("mlp.")
+        word = word.removeprefix("feed_forward.")
         word = NAMES.get(word) or NAMES[word.removeprefix("block_sparse_moe.")]
         if word.endswith("_exps") and ".experts." not in stem:
             word = word.removesuffix("_exps")  # of a layer without experts
@@ -122,6 +131,8 @@ def converted(name: str, theirs: Any) -> dict[str, np.ndarray]:
         array = np.ascontiguousarray(value.numpy())
         if word in ("ffn_gate_inp_shexp", "exp_probs_b"):
             array = array.reshape(-1)
+        if word == "shortconv.conv":
+            array = array.squeeze(1)
         if architecture == "llama" and word in ("attn_q", "attn_k"):
             array = interleaved(array, config["num_attention_heads" if word == "attn_q" else "num_key_value_heads"])
         if ".experts." in stem:
@@ -141,6 +152,7 @@ def metadata(name: str, theirs: Any) -> dict[str, Typed]:
         **({"expert_gating_func": 2, "rope.dimension_count": 8} if name == "minimax-m2" else {}),
         **({"expert_shared_count": 2, "leading_dense_block_count": 1} if name == "ernie4_5-moe" else {}),
         **({"interleave_moe_layer_step": 1} if name == "ernie4_5-moe" else {}),
+        **({"leading_dense_block_count": 1, "shortconv.l_cache": 3} if name == "lfm2moe" else {}),
         **(LATENT_LENGTHS if architecture == "deepseek2" else {}),
         **({"expert_gating_func": 1} if name == "deepseek2" else {}),
         **({"attention.q_lora_rank": 40, "rope.scaling.original_context_length": 16} if name == "deepseek2 sigmoid" else {}),
@@ -149,7 +161,7 @@ def metadata(name: str, theirs: Any) -> dict[str, Typed]:
         **({"attention.sliding_window": 4, "rope.scaling.original_context_length": 4096} if name == "gpt-oss" else {}),
     }  # fmt: skip
     real = {
-        "attention.layer_norm_rms_epsilon": theirs.config.rms_norm_eps,
+        "attention.layer_norm_rms_epsilon": theirs.config.norm_eps if name == "lfm2moe" else theirs.config.rms_norm_eps,
         "rope.freq_base": theirs.config.rope_parameters["rope_theta"],
         **({"rope.scaling.factor": 32.0} if name == "gpt-oss" else {}),
         **({"expert_weights_scale": 1.5} if "n_group" in c else {}),
@@ -161,6 +173,8 @@ def metadata(name: str, theirs: Any) -> dict[str, Typed]:
         fields[f"{architecture}.expert_weights_norm"] = (name != "deepseek2", Value.BOOL)
     if name == "deepseek2 sigmoid":
         fields[f"{architecture}.rope.scaling.type"] = ("yarn", Value.STRING)
+    if name == "lfm2moe":
+        fields["lfm2moe.attention.head_count_kv"] = ([0, 2], Value.ARRAY, Value.UINT32)
     if name == "gpt-oss":
         fields["gpt-oss.rope.scaling.type"] = ("yarn", Value.STRING)
     return fields
@@ -200,7 +214,18 @@ def test_packed_stacks_run_as_they_are(name: str, kind: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "name",
-    ["mixtral", "qwen3moe", "qwen2moe", "olmoe", "glm4moe", "deepseek2", "deepseek2 sigmoid", "minimax-m2", "ernie4_5-moe"],
+    [
+        "mixtral",
+        "qwen3moe",
+        "qwen2moe",
+        "olmoe",
+        "glm4moe",
+        "deepseek2",
+        "deepseek2 sigmoid",
+        "minimax-m2",
+        "ernie4_5-moe",
+        "lfm2moe",
+    ],
 )
 def test_written_files_stack_the_experts_again(name: str, tmp_path: Path) -> None:
     architecture, family, config = MODELS[name]

@@ -140,6 +140,11 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {  # by architecture: the fami
          "linear_num_value_heads": KEYS * SHARING,
          "rope_parameters": {**LLAMA["rope_parameters"], "partial_rotary_factor": 0.25}},
     ),
+    "lfm2": (
+        "lfm2",
+        {**{name: value for name, value in LLAMA.items() if name not in ("head_dim", "rms_norm_eps")}, "norm_eps": 1e-4,
+         "num_hidden_layers": 3, "block_auto_adjust_ff_dim": False, "layer_types": ["conv", "full_attention", "conv"]},
+    ),
     "gptneox": ("gpt_neox", NEOX),
     "gptneox serial": ("gpt_neox", {**NEOX, "use_parallel_residual": False, "attention_bias": False}),
     "stablelm": ("stablelm", {**LAYER_NORMS, "use_qkv_bias": True, "rope_parameters": HALF}),
@@ -264,6 +269,9 @@ def decoder_metadata(name: str) -> dict[str, Typed]:
             "ssm.state_size": (32, Value.UINT32), "ssm.group_count": (KEYS, Value.UINT32),
             "ssm.time_step_rank": (KEYS * SHARING, Value.UINT32), "ssm.inner_size": (32 * KEYS * SHARING, Value.UINT32),
         },
+        "lfm2": {
+            "shortconv.l_cache": (3, Value.UINT32), "attention.head_count_kv": ([0, 2, 0], Value.ARRAY, Value.UINT32),
+        },
         "stablelm": {"use_parallel_residual": (False, Value.BOOL)},
         "stablelm parallel": {"use_parallel_residual": (True, Value.BOOL)},
         "gemma4": {
@@ -318,6 +326,8 @@ def as_converted(name: str, key: str, value: np.ndarray) -> np.ndarray:
         return state_as_converted(key, value)
     if short in ("granite", "smollm3", "arcee", "olmo") and (projection := re.search(r"self_attn\.([qk])_proj", key)):
         return permuted(value, HEADS if projection[1] == "q" else 2)
+    if key.endswith("conv.conv.weight"):
+        return value.squeeze(1)
     if "query_key_value" in key:
         return value.reshape(HEADS, 3, -1, *value.shape[1:]).swapaxes(0, 1).reshape(value.shape)
     return value + np.float32(1) if short in RAISED and key.endswith("norm.weight") else value

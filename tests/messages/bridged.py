@@ -53,8 +53,8 @@ MESSAGES: dict[str, list[Entry]] = {
          "the parts of a score follow from the equations of each layer, and a codegen model has no file here: transformers "
          "computes it, and shows what goes into its modules and what comes out. Its sites: glass look --sites."),
         (SiteError, lambda: model("mamba").read_ids([5, 6]).attention(),
-         "…/mamba has no site 'blocks.0.attention.pattern', and this view shows the patterns of every layer. Take "
-         "reading.at(…) for those that there are."),
+         "no layer of …/mamba has a site like 'blocks.0.attention.pattern', and this view shows patterns. Take "
+         "reading.at(…) for the sites that there are."),
         (InputError, lambda: model().changed({"blocks.0.residual": Change(scale=0)}).module,
          "…/codegen is computed by transformers, whose module knows nothing of changes: they are made in each text that is "
          "read or written. Take the module of the unchanged model."),

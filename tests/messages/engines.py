@@ -210,6 +210,10 @@ MESSAGES: dict[str, list[Entry]] = {
         (InputError, lambda: both("qwen3_5_text").model.circuits.head(0, 1),
          "layer 0 keeps a state: what its heads read comes out of a convolution, so that no matrix says what they look for. "
          "Look at its effective attention, or take a layer that attends."),
+        (InputError, lambda: both("lfm2").model.circuits.head(0, 1),
+         "layer 0 of … has no heads: its tokens do not attend to each other. Take a layer that attends."),
+        (InputError, lambda: both("lfm2").model.read_ids([5, 6]).attention(2),
+         "layer 2 of … has no attention pattern, since its tokens do not attend to each other. Take one of the layers 1."),
     ],
     "tokenizers that no grammar can guide": [
         (SettingError, lambda: Grammar.compile("regex", "1", Letterless()),

@@ -365,6 +365,10 @@ MESSAGES: dict[str, list[Entry]] = {
             {"model_type": "glm4_moe_lite", **TINY["glm4_moe_lite"], "mlp_layer_types": ["dense"]}
          ),
          "config field 'mlp_layer_types' has to say of each of the 3 layers whether it is 'dense' or 'sparse'."),
+        (ConfigError, lambda: blueprints.read_config(
+            {"model_type": "lfm2", **TINY["lfm2"], "layer_types": None, "full_attn_idxs": 2}
+         ),
+         "config field 'full_attn_idxs' is 2; it must list layers by index."),
         (ConfigError, lambda: glm4_moe(n_group=4),
          "config field 'n_group' is 4, but 6 experts ('n_routed_experts') make no such groups of two or more each."),
         (ConfigError, lambda: glm4_moe(topk_group=4),

@@ -105,8 +105,8 @@ def build(model_type: str, head: str = "CausalLM", dtype: torch.dtype = torch.fl
         for name, buffer in model.named_buffers():
             if name.endswith("layer_scalar"):
                 buffer.copy_(0.8 + 0.3 * torch.rand(buffer.shape, generator=generator))
-            if name.endswith(("final_logits_bias", "e_score_correction_bias")):
-                buffer.copy_(torch.randn(buffer.shape, generator=generator) * (0.2 if "e_score" in name else 1.0))
+            if name.endswith(("final_logits_bias", "e_score_correction_bias", "expert_bias")):
+                buffer.copy_(torch.randn(buffer.shape, generator=generator) * (1.0 if "logits" in name else 0.2))
     return model
 
 
@@ -118,7 +118,7 @@ def write(folder: Path, model_type: str, head: str = "CausalLM", **changes: Any)
 
 def in_checkpoint(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
     """A reference model's tensors, or what belongs to each, under the names of its files: there, experts are not stacked."""
-    names = dict.fromkeys(("mixtral", "minimax_m2"), ("w1", "w3", "w2")).get(
+    names = dict.fromkeys(("mixtral", "minimax_m2", "lfm2_moe"), ("w1", "w3", "w2")).get(
         model.config.model_type, ("gate_proj", "up_proj", "down_proj")
     )
     stored: dict[str, Any] = {}
@@ -126,7 +126,7 @@ def in_checkpoint(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
         name = name.replace(".gate.moe_statics.", ".moe_statics.")
         if model.config.model_type == "roformer" and name.endswith("embed_positions.weight"):
             continue  # RoPE's table, which follows from the config
-        if names[0] == "w1":
+        if names[0] == "w1" and model.config.model_type != "lfm2_moe":
             name = name.replace(".mlp.", ".block_sparse_moe.")
         stem, _, last = name.rpartition(".experts.")
         which, kind = last.removesuffix("_bias"), "bias" if last.endswith("_bias") else "weight"

@@ -66,6 +66,8 @@ SMALL = (
     "mlp.router.",
     "A_log",
     "conv1d",
+    "conv.conv",
+    "feed_forward.gate.",
 )  # words in the names of what stays
 
 

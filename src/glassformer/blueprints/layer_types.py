@@ -20,7 +20,7 @@ class TwoKindsConfig(llama.Config):
     """Layers that look to the beginning, and others between them."""
 
     default_period: ClassVar[int]  # every n-th layer looks to the beginning, where a file lists no kinds
-    period_names: ClassVar[tuple[str, ...]]  # by which files have another n
+    period_names: ClassVar[tuple[str, ...]] = ()  # by which files have another n
     other_kind: ClassVar[str]  # what the layers between them are
 
     layer_types: list[str] | None = None
@@ -29,7 +29,7 @@ class TwoKindsConfig(llama.Config):
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
         layers = raw.get("num_hidden_layers")
         period = next((raw[name] for name in cls.period_names if raw.get(name)), cls.default_period)
-        raw.pop(cls.period_names[0], None)
+        raw = {name: value for name, value in raw.items() if name not in cls.period_names[:1]}
         if raw.get("layer_types") is None and isinstance(layers, int) and isinstance(period, int):
             raw["layer_types"] = [FULL if (layer + 1) % period == 0 else cls.other_kind for layer in range(layers)]
         return super().prepare(raw)

@@ -103,6 +103,14 @@ GEMMA4_SIZES = {
     "embedding_length_per_layer_input": "hidden_size_per_layer_input",
 }
 WINDOW_SIZES = {**DECODER_SIZES, "attention.sliding_window": "sliding_window"}
+LFM2_SIZES = {
+    **{key: name for key, name in DECODER_SIZES.items() if name != "num_key_value_heads"},
+    "shortconv.l_cache": "conv_L_cache",
+}
+LFM2_MOE_SIZES = {
+    **{key: name for key, name in EXPERT_SIZES.items() if name != "num_key_value_heads"}, **LFM2_SIZES,
+    "leading_dense_block_count": "num_dense_layers",
+}  # fmt: skip
 GRANITE_SIZES = {
     **DECODER_SIZES,
     "attention.scale": "attention_multiplier",
@@ -307,6 +315,26 @@ def gemma4_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     }
 
 
+def lfm2_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """A layer without heads of keys does not attend. So many neurons as a file says are all that there are."""
+    groups = metadata.get("attention.head_count_kv")
+    own: dict[str, Any] = {"num_key_value_heads": groups}
+    if isinstance(groups, list) and groups and all(type(count) is int for count in groups):
+        own = {
+            "num_key_value_heads": max(groups),
+            "layer_types": ["full_attention" if count else "conv" for count in groups],
+        }
+    biased = any(name.endswith(".shortconv.in_proj.bias") for name in raw)
+    return {"rope_scaling": _rope_scaling(metadata, raw), "conv_bias": biased, "block_auto_adjust_ff_dim": False, **own}
+
+
+def lfm2_moe_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """Its other readers always make shares add up to one, and scale none of them."""
+    corrected = any(name.endswith(".exp_probs_b.bias") for name in raw)
+    own = {name: value for name, value in lfm2_fields(metadata, raw).items() if name != "block_auto_adjust_ff_dim"}
+    return {**own, "use_expert_bias": corrected, "norm_topk_prob": True}
+
+
 def mixtral_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     return {"rope_scaling": _rope_scaling(metadata, raw)}
 
@@ -492,7 +520,7 @@ LATENT_ATTENTION = {
 }
 ENDINGS = {  # names that are whole without the ending that GGUF has, which may be none
     ".self_attn.sinks": ".weight", ".layer_scalar": ".weight", ".e_score_correction_bias": ".bias",
-    ".linear_attn.dt_bias": ".bias", ".linear_attn.A_log": "",
+    ".linear_attn.dt_bias": ".bias", ".linear_attn.A_log": "", ".expert_bias": ".bias",
 }  # fmt: skip
 GROUPED_EXPERTS = {
     **EXPERTS,
@@ -523,6 +551,28 @@ QWEN35 = {
     "blk.{}.ssm_a": "model.layers.{}.linear_attn.A_log",
     "blk.{}.ssm_norm": "model.layers.{}.linear_attn.norm",
     "blk.{}.ssm_out": "model.layers.{}.linear_attn.out_proj",
+}
+LFM2 = {
+    **{
+        theirs: ours.replace(".mlp.gate_proj", ".feed_forward.w1").replace(".mlp.up_proj", ".feed_forward.w3")
+        .replace(".mlp.down_proj", ".feed_forward.w2").replace(".o_proj", ".out_proj")
+        .replace(".input_layernorm", ".operator_norm").replace(".post_attention_layernorm", ".ffn_norm")
+        for theirs, ours in DECODER.items() if theirs != "output_norm"
+    },
+    "token_embd_norm": "model.embedding_norm",  # the last norm
+    "blk.{}.attn_q_norm": "model.layers.{}.self_attn.q_layernorm",
+    "blk.{}.attn_k_norm": "model.layers.{}.self_attn.k_layernorm",
+    "blk.{}.shortconv.conv": "model.layers.{}.conv.conv",
+    "blk.{}.shortconv.in_proj": "model.layers.{}.conv.in_proj",
+    "blk.{}.shortconv.out_proj": "model.layers.{}.conv.out_proj",
+}  # fmt: skip
+LFM2_MOE = {
+    **LFM2,
+    "blk.{}.ffn_gate_inp": "model.layers.{}.feed_forward.gate",
+    "blk.{}.ffn_gate_exps": "model.layers.{}.feed_forward.experts.*.w1",
+    "blk.{}.ffn_up_exps": "model.layers.{}.feed_forward.experts.*.w3",
+    "blk.{}.ffn_down_exps": "model.layers.{}.feed_forward.experts.*.w2",
+    "blk.{}.exp_probs_b": "model.layers.{}.feed_forward.expert_bias",
 }
 QWEN35_MOE = {
     **{theirs: ours for theirs, ours in QWEN35.items() if ".mlp." not in ours},
@@ -836,6 +886,7 @@ class ArchitectureTable:
 
 
 QWEN35_LAYOUTS: Mapping[str, Layout] = {r"(?!.*ssm_norm).*norm\.weight": OffsetByOne()}
+SHORT_CONVOLUTIONS: Mapping[str, Layout] = {r"blk\.\d+\.shortconv\.conv\.weight": KernelRows()}
 TABLES: Mapping[str, ArchitectureTable] = {
     "llama": ArchitectureTable(
         DECODER, DECODER_SIZES, "llama", interleaved=True,
@@ -855,6 +906,8 @@ TABLES: Mapping[str, ArchitectureTable] = {
         QWEN35_MOE, {**SHARED_EXPERT_SIZES, **GATED_DELTA}, "qwen3_5_moe_text", gated_delta_fields, tiled=True,
         layouts={**QWEN35_LAYOUTS, r"blk\.\d+\.ffn_gate_inp_shexp\.weight": SingleRow()},
     ),
+    "lfm2": ArchitectureTable(LFM2, LFM2_SIZES, "lfm2", lfm2_fields, layouts=SHORT_CONVOLUTIONS),
+    "lfm2moe": ArchitectureTable(LFM2_MOE, LFM2_MOE_SIZES, "lfm2_moe", lfm2_moe_fields, layouts=SHORT_CONVOLUTIONS),
     "olmoe": ArchitectureTable({**DECODER, **HEAD_NORMS, **EXPERTS}, EXPERT_SIZES, "olmoe"),
     "gpt-oss": ArchitectureTable(GPT_OSS, GPT_OSS_SIZES, "gpt_oss", gpt_oss_fields),
     "phi3": ArchitectureTable(PHI3, WINDOW_SIZES, "phi3", partly_rotated_fields),

@@ -261,19 +261,19 @@ class TiledColumns:
 class KernelRows:
     """A convolution of each column by itself: a row of weights in the file, where the family has a matrix of one row.
 
-    `heads`: in which order the file has the columns.
+    `heads`: in which order the file has the columns, if not in that of the family.
     """
 
-    heads: TiledHeads
+    heads: TiledHeads | None = None
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return (shape[0], shape[2]) if len(shape) == 3 else (shape[0], 1, shape[1])
 
     def from_stored(self, values: Floats) -> Floats:
-        return self.heads.from_stored(values)[:, None]
+        return (values if self.heads is None else self.heads.from_stored(values))[:, None]
 
     def to_stored(self, values: Floats) -> Floats:
-        return self.heads.to_stored(values[:, 0])
+        return values[:, 0] if self.heads is None else self.heads.to_stored(values[:, 0])
 
 
 @dataclass(frozen=True)

@@ -70,24 +70,31 @@ XIELU = ("alpha_p", "alpha_n", "beta", "eps")  # its numbers, as files call them
 
 
 def activation(op: Op) -> Callable[[Array], Array]:
-    """The function that an op applies to each number."""
+    """The function that an op applies to each number; nothing is done where it has none."""
     how = op.options["how"]
+    if how is None:
+        return lambda x: x
     if how not in ACTIVATIONS:
         raise InputError(f"the activation {how!r} cannot be shown number by number. Known: {', '.join(ACTIVATIONS)}.")
     return ACTIVATIONS[how][0].compute
 
 
-def torch_activation(how: str, x: Any) -> Any:
+def torch_activation(how: str | None, x: Any) -> Any:
+    if how is None:
+        return x
     import torch.nn.functional as functional
 
     return ACTIVATIONS[how][0].in_torch(functional, x)
 
 
 def native_activation(op: Op) -> Activation:
-    return ACTIVATIONS[op.options["how"]][0].native
+    how = op.options["how"]
+    return Activation.NO_ACTIVATION if how is None else ACTIVATIONS[how][0].native
 
 
 def explain_activation(op: Op, e: ArithmeticDraft, x: float, expression: str) -> float:
+    if op.options["how"] is None:
+        return x
     return e.step(op.options["how"], expression, activation(op)(np.asarray([x], np.float32))[0])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.engine.program import Activation, StepKind
+from glassformer.engine.program import StepKind
 from glassformer.ops.activate import activation, explain_activation, native_activation
 from glassformer.ops.module_steps import At, path_of, step
 from glassformer.ops.op import ArithmeticDraft, Array, Op, TokenContext
@@ -46,7 +46,7 @@ class CausalConv(Op):
         total = (self._window(token) * kernel.T).sum(0)
         if len(self.weights) > 1:
             total = total + stored_weight(token.weights, self.weights[1])
-        return activation(self)(total) if self.options["how"] else np.asarray(total)
+        return np.asarray(activation(self)(total))
 
     def formula(self) -> str:
         total = f"sum of each number's last {self.kernel_size} values × weights" + (
@@ -64,8 +64,7 @@ class CausalConv(Op):
         if len(self.weights) > 1:
             bias = float(stored_weight(token.weights, self.weights[1])[index])
             total = e.step("with bias", f"+ {bias:.4f}", total + bias)
-        if self.options["how"]:
-            explain_activation(self, e, total, f"{self.options['how']}(sum)")
+        explain_activation(self, e, total, f"{self.options['how']}(sum)")
 
     def write_modules(self, derivation: Any, index: int) -> None:
         path = path_of(self.module)
@@ -75,13 +74,15 @@ class CausalConv(Op):
     def lower(self, writer: ProgramWriter, index: int) -> None:
         buffer = writer.allocate(self.width)
         kernel, *bias = (weight.name for weight in self.weights)
-        how = native_activation(self) if self.options["how"] else Activation.NO_ACTIVATION
         writer.emit(
             StepKind.CAUSAL_CONV, input=writer.buffer_of[self.inputs[0]], output=buffer, kernel=kernel,
             kernel_bias=bias[0] if bias else None, kernel_size=self.kernel_size, width=self.width,
-            state_offset=writer.state_offset(index), activation=how,
+            state_offset=writer.state_offset(index), activation=native_activation(self),
         )  # fmt: skip
         writer.set_result(index, buffer)
+
+    def split(self, splitter: Any, index: int) -> None:
+        raise splitter.cannot_split(self, "its state is not divided among processes")
 
 
 def convolve(path: Any, read: int, write: int, m: Any, values: Any, p: Any) -> None:

@@ -1,6 +1,7 @@
 """gate: act(x · Wgᵀ) * (x · Wuᵀ); without weights, act(x) * y of two results, or of the halves of one. Options: how.
 
-Of two results, x may be one number, for all of y; or y may be a part of a wider result: option column, where that begins.
+Without `how`, a gate is not activated: the two are multiplied. Of two results, x may be one number, for all of y; or y may
+be a part of a wider result: option column, where that begins.
 """
 
 from __future__ import annotations
@@ -56,14 +57,16 @@ class Gate(Op):
         return int(self.options.get("column", 0))
 
     def formula(self) -> str:
-        how = self.options["how"]
         if self.takes_part:
-            return f"{how}(the first half of x) × the second half"
+            return f"{self.opened('the first half of x')} × the second half"
         parts = ("gate weights · x", "up weights · x") if self.weights else ("gate", "up")
-        return f"{how}({parts[0]}) × ({parts[1]})"
+        return f"{self.opened(parts[0])} × ({parts[1]})"
+
+    def opened(self, gate: str) -> str:
+        """The activation of a gate, in words."""
+        return f"{self.options['how'] or ''}({gate})"
 
     def explain(self, e: ArithmeticDraft, index: int) -> None:
-        how = self.options["how"]
         if len(self.inputs) == 2:  # of two products that are there already
             gates, values = (e.value(source) for source in self.inputs)
             of = index if gates.size > 1 else 0
@@ -71,12 +74,12 @@ class Gate(Op):
                 e.step("gate", f"gate[{of}]", gates[of]),
                 e.step("up", f"up[{self.column + index}]", values[self.column + index]),
             )
-            opened = explain_activation(self, e, gate, f"{how}(gate)")
+            opened = explain_activation(self, e, gate, self.opened("gate"))
         else:
             gate = self._explain_product(e, index, 0)
-            opened = explain_activation(self, e, gate, f"{how}(gate)")
+            opened = explain_activation(self, e, gate, self.opened("gate"))
             up = self._explain_product(e, index, 1)
-        e.step("neuron", f"{how}(gate) × up", opened * up)
+        e.step("neuron", f"{self.opened('gate')} × up", opened * up)
 
     def _explain_product(self, e: ArithmeticDraft, index: int, part: int) -> float:
         """One of its two products: its own, or a part of the projection before it."""
@@ -170,12 +173,12 @@ def gate(act: Path, gate_path: Path, up: Path, read: int, write: int, m: Any, va
     values[write] = part(m, act)(part(m, gate_path)(x)) * part(m, up)(x)
 
 
-def let_through(how: str, gate: int, up: int, write: int, m: Any, values: Values, p: Any) -> None:
+def let_through(how: str | None, gate: int, up: int, write: int, m: Any, values: Values, p: Any) -> None:
     values[write] = torch_activation(how, values[gate]) * values[up]
 
 
 def let_layer_input_through(
-    how: str, column: int, width: int, gate: int, write: int, m: Any, values: Values, p: Any
+    how: str | None, column: int, width: int, gate: int, write: int, m: Any, values: Values, p: Any
 ) -> None:
     values[write] = torch_activation(how, values[gate]) * p.layer_inputs[..., column : column + width]
 
@@ -195,7 +198,7 @@ def build_gate(
 
 
 def build_gated(
-    b: Recorder, gate: Value, x: Value, how: str, module: str = "", site: str | None = None, column: int | None = None
+    b: Recorder, gate: Value, x: Value, how: str | None, module: str = "", site: str | None = None, column: int | None = None
 ) -> Value:
     """What a gate, which is there already, lets through of x, or of the part of x that begins at a column."""
     if column is not None:

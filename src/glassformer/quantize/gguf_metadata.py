@@ -31,7 +31,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "qwen2_moe": "qwen2moe", "glm4_moe": "glm4moe", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
     "glm4_moe_lite": "deepseek2", "minimax_m2": "minimax-m2", "ernie4_5_moe": "ernie4_5-moe",
     "stablelm": "stablelm", "phi": "phi2", "nemotron": "nemotron", "olmo": "olmo",
-    "gpt_bigcode": "starcoder",
+    "gpt_bigcode": "starcoder", "lfm2": "lfm2", "lfm2_moe": "lfm2moe",
     "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "bloom": "bloom", "mpt": "mpt", "gemma4_text": "gemma4",
 }  # fmt: skip
 WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
@@ -85,6 +85,10 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
         metadata |= _gemma4(config)
     if any(name.startswith("ssm.") for name in table.sizes):
         metadata |= _gated_delta(config)
+    if "shortconv.l_cache" in table.sizes:
+        groups = config.num_key_value_heads
+        counts = [groups if config.is_full(layer) else 0 for layer in range(config.num_hidden_layers)]
+        metadata["attention.head_count_kv"] = counts
     if config.model_type == "gemma3_text":
         metadata |= _gemma3(config)
     how = next((op.options["how"] for op in plan.ops_of(Route)), None)

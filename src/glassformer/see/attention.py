@@ -431,7 +431,13 @@ def attention(
     `.of(token)` is one row of it.
     """
     layers, _ = layers_and_heads(reading, kind)
+    attending = attending_layers(reading.model.blueprint, kind)
     layer = None if layer is None else checked_index(layer, layers, "layer")
+    if layer is not None and layer not in attending:
+        raise InputError(
+            f"layer {layer} of {reading.model.name} has no attention pattern, since its tokens do not attend to each other. "
+            f"Take one of the layers {', '.join(map(str, attending))}."
+        )
     if head is not None and layer is None:
         raise InputError(f"head {head} of which layer? Name one of 0 to {layers - 1}.")
     if head is not None and layer is not None:
@@ -445,14 +451,15 @@ def attention(
         pattern = as_attention(reading.model.blueprint, site, reading.at(site))
         weights = pattern.mean(0) if head is None else pattern[head]
     else:
-        weights = _across_layers(reading, kind, layers, rollout, progress)
+        weights = _across_layers(reading, kind, attending, rollout, progress)
     queries, keys = (tuple(token.text for token in tokens) for tokens in queries_and_keys(reading, kind))
     note = NOTE + ROLLOUT_NOTE if rollout else NOTE
-    states = state_sites(reading.model.blueprint)
-    if any(SITES[kind].format(shown) in states for shown in (range(layers) if layer is None else [layer])):
+    states, of_layers = state_sites(reading.model.blueprint), attending if layer is None else [layer]
+    if layer is None:
+        note = _absent_note(layers, attending) + note
+    if any(SITES[kind].format(shown) in states for shown in of_layers):
         note = f"{STATE_NOTE} {note}"
     sinks = sink_sites(reading.model.blueprint)
-    of_layers = range(layers) if layer is None else [layer]
     sink = sink_weights(weights) if any(SITES[kind].format(held_layer) in sinks for held_layer in of_layers) else None
     return AttentionMap(reading.model.name, kind, layer, head, rollout, queries, keys, weights, note, sink)
 
@@ -481,24 +488,24 @@ def sink_weights(pattern: Floats) -> Floats:
 
 
 def _across_layers(
-    reading: Activations, kind: AttentionKind, layers: int, rollout: bool, progress: Progress | None
+    reading: Activations, kind: AttentionKind, layers: Sequence[int], rollout: bool, progress: Progress | None
 ) -> Floats:
-    """All layers' means over heads, averaged, or rolled out."""
+    """The means over heads of all layers that attend, averaged, or rolled out."""
     queries, keys = (len(tokens) for tokens in queries_and_keys(reading, kind))
-    count = layers if rollout else 1
+    count = len(layers) if rollout else 1
     if (size := count * queries * keys * 4) > MAX_BYTES:
         raise InputError(
             f"a rollout over {queries:,} tokens would hold {size / 1e9:.1f} GB. Shorten the text, or name a layer."
         )
     maps = np.zeros((count, queries, keys), np.float32)
-    for chunk in reading.chunks(*(SITES[kind].format(layer) for layer in range(layers)), progress=progress):
+    for chunk in reading.chunks(*(SITES[kind].format(layer) for layer in layers), progress=progress):
         for site, value in chunk.sites.items():
-            layer = layer_of_site(site)
+            place = layers.index(layer_of_site(site)) if rollout else 0
             start = 0 if kind == "encoder" else chunk.start
             mean = as_attention(reading.model.blueprint, site, value).mean(0)
-            maps[layer if rollout else 0, start : start + mean.shape[0], : mean.shape[1]] += mean
+            maps[place, start : start + mean.shape[0], : mean.shape[1]] += mean
     if not rollout:
-        mean_map: Floats = maps[0] / layers
+        mean_map: Floats = maps[0] / len(layers)
         return mean_map
     product: Floats = np.eye(queries, dtype=np.float32)
     for layer_map in maps:
@@ -518,9 +525,9 @@ def heads(reading: Activations, *, kind: KindArgument = "self", progress: Progre
     sums, counts, sinks = np.zeros((layers, count, 7)), np.zeros(7), sink_sites(reading.model.blueprint)
     queries, keys = queries_and_keys(reading, kind)
     ids = np.array([token.id for token in queries])
-    small = max(len(queries), len(keys)) <= MAX_DRAWN
+    small, attending = max(len(queries), len(keys)) <= MAX_DRAWN, attending_layers(reading.model.blueprint, kind)
     maps = np.zeros((layers, count, len(queries), len(keys) + bool(sinks)), np.uint8) if small else None
-    for chunk in reading.chunks(*(SITES[kind].format(index) for index in range(layers)), progress=progress):
+    for chunk in reading.chunks(*(SITES[kind].format(index) for index in attending), progress=progress):
         start = 0 if kind == "encoder" else chunk.start
         _, rows, columns = next(iter(chunk.sites.values())).shape
         targets = _targets(start, rows, columns, None if kind == "cross" else ids)
@@ -533,7 +540,7 @@ def heads(reading: Activations, *, kind: KindArgument = "self", progress: Progre
                 _draw(maps[layer, : len(value)], value, sink, start)
     summaries = []
     for layer, head in np.ndindex(layers, count):
-        if head >= heads_of(reading.model.blueprint, SITES[kind].format(layer)):
+        if layer not in attending or head >= heads_of(reading.model.blueprint, SITES[kind].format(layer)):
             continue
         means = (float(total / n) if n else None for total, n in zip(sums[layer, head], counts, strict=True))
         entropy, first, previous, itself, duplicate, induction, sink_share = means
@@ -541,7 +548,8 @@ def heads(reading: Activations, *, kind: KindArgument = "self", progress: Progre
         shares = (first, previous, itself, duplicate, induction, own_sink)
         summaries.append(HeadSummary(layer, head, entropy or 0.0, *shares))
     texts, repeats = tuple(token.text for token in queries), (int(counts[4]), int(counts[5]))
-    return Heads(reading.model.name, kind, texts, layers, count, tuple(summaries), repeats, maps=maps)
+    note = _absent_note(layers, attending) + NOTE
+    return Heads(reading.model.name, kind, texts, layers, count, tuple(summaries), repeats, note, maps)
 
 
 def attention_kinds(reading: Activations) -> tuple[AttentionKind, ...]:
@@ -583,12 +591,27 @@ def layers_and_heads(reading: Activations, kind: AttentionKind) -> tuple[int, in
     if kind != "self" and not blueprint.encoder_blocks:
         raise InputError(f"{reading.model.name} is no encoder-decoder: it has self-attention only.")
     layers = blueprint.encoder_blocks if kind == "encoder" else blueprint.blocks
-    if absent := [site for index in range(layers) if (site := SITES[kind].format(index)) not in blueprint.sites]:
+    attending = attending_layers(blueprint, kind)
+    if not attending:
         raise SiteError(
-            f"{reading.model.name} has no site {absent[0]!r}, and this view shows the patterns of every layer. Take "
-            "reading.at(…) for those that there are."
+            f"no layer of {reading.model.name} has a site like {SITES[kind].format(0)!r}, and this view shows patterns. "
+            "Take reading.at(…) for the sites that there are."
         )
-    return layers, max(heads_of(blueprint, SITES[kind].format(layer)) for layer in range(layers))
+    return layers, max(heads_of(blueprint, SITES[kind].format(layer)) for layer in attending)
+
+
+def attending_layers(blueprint: Blueprint, kind: AttentionKind = "self") -> list[int]:
+    """The layers that have a pattern; a short convolution, for one, has none."""
+    layers = blueprint.encoder_blocks if kind == "encoder" else blueprint.blocks
+    return [layer for layer in range(layers) if SITES[kind].format(layer) in blueprint.sites]
+
+
+def _absent_note(layers: int, attending: Sequence[int]) -> str:
+    """What is to be said of the layers that do not attend."""
+    absent = [str(layer) for layer in range(layers) if layer not in attending]
+    if not absent:
+        return ""
+    return f"Without an attention pattern, and left out: {pluralize(len(absent), 'layer')} ({', '.join(absent)}). "
 
 
 def heads_of(blueprint: Blueprint, pattern: str) -> int:
@@ -638,10 +661,12 @@ def attention_maps(
             "Shorten it, or look at one head."
         )
     held = range(start_layer, min(layers, start_layer + MAX_MAPS_BYTES // size))
-    sites = [SITES[kind].format(block) for block in held]
+    sites, blueprint = [SITES[kind].format(block) for block in held], reading.model.blueprint
+    attending = attending_layers(blueprint, kind)
+    patterns = [site for block, site in zip(held, sites, strict=True) if block in attending]
     maps, sinks = np.zeros((len(held), count, len(queries), len(keys)), np.uint8), sink_sites(reading.model.blueprint)
     sink_maps = np.zeros(maps.shape[:-1], np.uint8) if sinks.intersection(sites) else None
-    for chunk in reading.chunks(*sites):
+    for chunk in reading.chunks(*patterns) if patterns else ():
         for site, value in chunk.sites.items():
             start = 0 if kind == "encoder" else chunk.start
             value = as_attention(reading.model.blueprint, site, value)
@@ -655,5 +680,5 @@ def attention_maps(
     windows = tuple(masks.get(site, {}).get("window") for site in sites)
     return AttentionMaps(
         reading.model.name, kind, attention_kinds(reading), layers, count, start_layer, queries, keys, causal, windows,
-        maps.tobytes(), sinks=None if sink_maps is None else sink_maps.tobytes(),
+        maps.tobytes(), _absent_note(layers, attending) + NOTE, None if sink_maps is None else sink_maps.tobytes(),
     )  # fmt: skip

@@ -15,7 +15,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from glassformer.see.attribution import (
     additions_table,
     score_target,
 )
-from glassformer.see.linear_walk import STREAM_SITES, Arrival, Doubles, part_name
+from glassformer.see.linear_walk import STREAM_SITES, Arrival, Doubles, has_heads, part_name
 from glassformer.see.view import View
 
 MAX_SOURCES = 12  # unless everything is shown
@@ -260,8 +260,8 @@ class GraphSearch:
                 self._heads(arrival)
             elif arrival.kind == "embedding":
                 self._sources(arrival, "embedding", None)
-            elif (name := part_name(op)) not in ("attention", "cross"):
-                self._sources(arrival, "mlp" if name == "mlp" else "layer input", op.block)
+            elif not has_heads(self.walk.model.blueprint, arrival.op_index):
+                self._sources(arrival, cast(PartName, part_name(op)), op.block)
 
     def nodes(self, texts: tuple[str, ...]) -> list[GraphNode]:
         values, biases = ([0.0] * len(self.keys) for _ in range(2))

@@ -30,7 +30,8 @@ ROPE_LENGTH = 0  # what frequencies that follow the text's length are taken for:
 
 def reads_linearly(model: ModelLike, block: int) -> bool:
     """Whether a block's heads read the stream through matrices alone."""
-    op = model.blueprint.ops[attention_op(model.blueprint, block)]
+    index = attention_op(model.blueprint, block)
+    op = None if index is None else model.blueprint.ops[index]
     return isinstance(op, TokenMixer) and op.linear_values
 
 
@@ -46,6 +47,11 @@ class AttentionWeights:
         blocks = self.model.blueprint.blocks
         if not 0 <= self.block < blocks:
             raise InputError(f"there is no layer {self.block}; {self.model.name} has {blocks}, from 0 on.")
+        if attention_op(self.model.blueprint, self.block) is None:
+            raise InputError(
+                f"layer {self.block} of {self.model.name} has no heads: its tokens do not attend to each other. Take a "
+                "layer that attends."
+            )
         if not reads_linearly(self.model, self.block):
             raise InputError(
                 f"layer {self.block} keeps a state: what its heads read comes out of a convolution, so that no matrix says "
@@ -54,7 +60,9 @@ class AttentionWeights:
 
     @cached_property
     def op_index(self) -> int:
-        return attention_op(self.model.blueprint, self.block)
+        index = attention_op(self.model.blueprint, self.block)
+        assert index is not None
+        return index
 
     @property
     def op(self) -> Op:

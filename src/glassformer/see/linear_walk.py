@@ -81,7 +81,7 @@ class LinearWalk:
                 stream, update = op.inputs
                 self._send(stream, rows, g)
                 yield Arrival("update", update, rows, g)
-                if part_name(self.ops[update]) in ("attention", "cross"):
+                if has_heads(self.model.blueprint, update):
                     self._update_of[update] = update
                     self._send(update, rows, g)
             elif isinstance(op, TokenMixer):
@@ -163,7 +163,11 @@ def direct_path(blueprint: Blueprint, index: int) -> list[int]:
         op = ops[later]
         if later in behind and not isinstance(op, TokenMixer):
             behind.update(op.linear_inputs)
-            if op.adds_to_stream and part_name(ops[op.inputs[1]]) == "mlp":
+            if (
+                op.adds_to_stream
+                and part_name(ops[op.inputs[1]]) != "layer input"
+                and not has_heads(blueprint, op.inputs[1])
+            ):
                 behind.discard(op.inputs[1])
     reached = {index}
     for later in range(index + 1, last + 1):
@@ -204,13 +208,26 @@ def part_name(op: Op) -> str:
     return site[2] if len(site) > 3 else "layer input"
 
 
-def attention_op(blueprint: Blueprint, block: int) -> int:
-    """The index of the op by which a block's tokens read each other."""
+def attention_op(blueprint: Blueprint, block: int, cross: bool = False, stack: str = "") -> int | None:
+    """The index of the op by which a block's tokens read each other; None where they have no heads for it, as in a block
+    that only has a convolution, or an MLP."""
     return next(
-        index
-        for index, op in enumerate(blueprint.ops)
-        if isinstance(op, TokenMixer) and op.block == block and not op.stack and not op.cross
+        (
+            index
+            for index, op in enumerate(blueprint.ops)
+            if isinstance(op, TokenMixer) and (op.block, op.cross, op.stack) == (block, cross, stack)
+        ),
+        None,
     )
+
+
+def has_heads(blueprint: Blueprint, update: int) -> bool:
+    """Whether what is added to the stream is a sum of what heads wrote."""
+    op = blueprint.ops[update]
+    name = part_name(op)
+    if name not in ("attention", "cross") or op.block is None:
+        return False
+    return attention_op(blueprint, op.block, name == "cross", op.stack) is not None
 
 
 BLOCK_ROWS = 8192

@@ -207,7 +207,7 @@ def describe_model(model: Model) -> ModelDescription:
     """What a model is, and which tasks its head is for: read from its config and tokenizer; no weights are."""
     blueprint, tokenizer = model.blueprint, model.tokenizer
     templated = tokenizer.chat_template is not None
-    _, heads, *_ = blueprint.sites["blocks.0.attention.heads"]
+    _, heads, *_ = next(shape for site, shape in blueprint.sites.items() if site.endswith("attention.heads"))
     return ModelDescription(
         model=model.name,
         family=model.config.model_type,

@@ -49,7 +49,7 @@ class CausalConv1d(nn.Module):
         if p.cache is not None:
             p.cache.keep_state(self.state_index, _last(window, kernel - 1, p.present), p.mask.keys)
         total = F.conv1d(window.mT, self.weight, self.bias, groups=x.shape[-1]).mT
-        return total if self.how is None else torch_activation(self.how, total)
+        return torch_activation(self.how, total)
 
     def _get_name(self) -> str:
         return "Conv1d"

@@ -32,6 +32,7 @@ ACTIVATIONS: dict[str, Any] = {
     "tanh": torch.tanh,
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "sigmoid": torch.sigmoid,
+    "no_activation": lambda x: x,
 }
 
 

@@ -103,7 +103,8 @@ class PartPlaces:
         """The sites, by layer."""
         blueprint = pair.first.model.blueprint
         blocks = blueprint.encoder_blocks if pair.in_encoder else blueprint.blocks
-        sites = {str(block): pair.prefix + SITES[self.part].format(block) for block in range(blocks)}
+        every = {str(block): pair.prefix + SITES[self.part].format(block) for block in range(blocks)}
+        sites = {block: site for block, site in every.items() if site in blueprint.sites} or every  # all: none is known
         if not blueprint.site_names.derived.isdisjoint(sites.values()):
             raise InputError(
                 f"{pair.first.model.name} makes each head's {self.part} again of what it remembers, so that none can be "

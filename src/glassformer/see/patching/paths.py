@@ -134,7 +134,7 @@ class Paths:
         first = min(self.order[end.site] for end in senders)
         parts = ("attention.heads", "mlp.update") if self.freeze_mlps else ("attention.heads",)
         sites = (f"blocks.{block}.{part}" for block in range(self.blocks) for part in parts)
-        return [site for site in sites if self.order[site] > first]
+        return [site for site in sites if self.order.get(site, -1) > first]
 
     def _sender_run(self, end: PathEnd, value: Floats, frozen: Mapping[str, Floats]) -> PatchedRun[PathEnd]:
         changes = {site: self._replacement(frozen[site], self.all, self.all) for site in self._frozen_sites([end])}

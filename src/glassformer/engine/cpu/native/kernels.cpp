@@ -991,6 +991,7 @@ inline F activation_of(int activation, F x) {
             return mul(above, above);
         }
         case SIGMOID: return sigmoid(x);
+        case NO_ACTIVATION: return x;
         default: {
             const F half = sigmoid(add(x, x));
             return sub(add(half, half), set(1.0f));

@@ -13,12 +13,13 @@ import triton
 import triton.language as tl
 
 NO_NORM, RMS_NORM, LAYER_NORM, L2_NORM = (tl.constexpr(code) for code in range(4))
-SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2, SIGMOID = (tl.constexpr(code) for code in range(8))
+SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2, SIGMOID, NO_ACTIVATION = (tl.constexpr(code) for code in range(9))
 PLAIN, ADD, ACTIVATE, GATE, GATE_STORED = (tl.constexpr(code) for code in range(5))
 
 NORMS = {None: 0, "rms": 1, "layer": 2, "l2": 3}
 ACTIVATIONS = {
     None: 0, "silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3, "tanh": 4, "quick_gelu": 5, "relu2": 6, "sigmoid": 7,
+    "no_activation": 8,
 }  # fmt: skip
 EPILOGUES = {"none": 0, "add": 1, "activate": 2, "gate": 3}
 NORM_WARPS = 4  # which, with the width, decide in which order squares are summed: the same for one token and for more
@@ -71,6 +72,8 @@ def activated(x, ACTIVATION: tl.constexpr):
         return x * sigmoid(1.702 * x)
     elif ACTIVATION == SIGMOID:
         return sigmoid(x)
+    elif ACTIVATION == NO_ACTIVATION:
+        return x
     else:
         return tl.where(x < 0.0, 0.0, x * x)  # RELU2
 
