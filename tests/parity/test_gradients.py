@@ -90,7 +90,7 @@ ROUNDED = (
     *reference.RECURRENT,
 )  # families whose attention the reference has in float32 only, or whose RoPE, router or states
 TURNED = ("embedding_gemma", "eurobert", "gte", "modernbert", "nomic_bert", "roformer")  # encoders with RoPE
-UNTURNED = ({*reference.ENCODERS} - {*TURNED}) | {"bart", "opt", "biogpt", *reference.SINUSOIDAL}
+UNTURNED = ({*reference.ENCODERS} - {*TURNED}) | {"bart", "mbart", "opt", "biogpt", *reference.SINUSOIDAL}
 KEYS = ("k_proj.bias", "key.bias", "k_lin.bias", "attn.k.bias")
 CASES = [
     *((family, head, {}) for family, heads in reference.HEADS.items() for head in heads if head not in ("base",)),
@@ -166,6 +166,11 @@ def share_frequencies(theirs: Any, ours: Any) -> None:
             assert frequencies.dtype == buffer.dtype == torch.float32
             torch.testing.assert_close(frequencies, buffer, rtol=5e-7, atol=0)
             buffer.copy_(frequencies)
+        elif name.endswith("embed_positions.weights"):  # fairseq's sinusoids
+            table = base.get_submodule(name.rpartition(".")[0].removeprefix("model."))
+            rows = slice(theirs.config.pad_token_id + 1, theirs.config.pad_token_id + 1 + len(table.weight))
+            torch.testing.assert_close(table.weight, buffer[rows].to(table.weight.dtype), rtol=0, atol=1e-5)
+            buffer[rows].copy_(table.weight)
 
 
 def loss(output: Any) -> Tensor:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import glassformer
+from glassformer.blueprints import read_config
 from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Feed, Want
@@ -84,17 +85,20 @@ def test_a_padded_row_equals_the_row_alone(models: Pair, side: str) -> None:
 def test_loss_without_decoder_input_ids(models: Pair) -> None:
     _, source, there = ragged(models.theirs, (9, 5))
     labels = ids_for(models.theirs, 2, 8, seed=6)
-    labels[0, 3] = labels[1, 5:] = -100
+    labels[1, 5:] = -100
+    by_ids = models.family == "m2m_100"  # the reference counts positions by the ids that are no padding
+    labels[0, 3] = 9 if by_ids else -100
     expected, result = (m(source, attention_mask=there, labels=labels) for m in (models.theirs, models.ours))
-    close(result.logits, expected.logits)
+    read = labels != -100 if by_ids else torch.ones_like(labels, dtype=torch.bool)
+    close(result.logits[read], expected.logits[read])
     assert abs(float(result.loss) - float(expected.loss)) <= 1e-5 * float(expected.loss)
 
 
 @torch.no_grad()
 def test_no_target_at_all(models: Pair) -> None:
-    """BART is given its source, one place later; T5 must be told."""
+    """BART is given its source, one place later, mBART its language before it; T5 must be told."""
     source = ids_for(models.theirs, 2, 8)
-    if models.family == "bart":
+    if models.family in ("bart", "mbart"):
         same_fields(models.ours(source, **ALL), models.theirs(source, **ALL))
     else:
         with pytest.raises(InputError, match="decoder_input_ids"):
@@ -108,7 +112,7 @@ def test_inputs_embeds_instead_of_ids(models: Pair) -> None:
     inputs = {"inputs_embeds": table(source), "decoder_inputs_embeds": table(ids)}
     expected, result = models.theirs(**inputs, **ALL), models.ours(**inputs, **ALL)
     same_fields(result, expected)
-    if models.family not in reference.SINUSOIDAL:  # which scale a target's vectors, and not a source's
+    if models.family not in ("marian", "pegasus"):  # which scale a target's vectors, and not a source's
         close(result.logits, models.ours(source, decoder_input_ids=ids).logits, 1e-6)
 
 
@@ -356,3 +360,29 @@ class TestEncoderAlone:
         reference.write(tmp_path, "llama")
         with pytest.raises(ConfigError, match="llama model .* AutoModelForTextEncoding"):
             glassformer.AutoModelForTextEncoding.from_pretrained(tmp_path)
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("m2m_100", {"pad_token_id": None}, "'pad_token_id' is null, but positions begin after it: set it to a number"),
+    ("m2m_100", {"normalize_before": False}, "'normalize_before' is False; this variant is not supported"),
+    ("mbart", {"static_position_embeddings": True}, "'static_position_embeddings' is True; this variant is not supported"),
+]
+
+
+@pytest.mark.parametrize(("family", "changes", "message"), REFUSED)
+def test_configs_that_cannot_be_honoured_are_refused(family: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_config({"model_type": family, **reference.TINY[family], **changes})
+
+
+@torch.no_grad()
+def test_mbarts_targets_begin_with_their_last_token(tmp_path: Path) -> None:
+    """Rows whose languages differ, each after its end token, one of them padded."""
+    models = pair(tmp_path, "mbart", "seq2seq")
+    labels = torch.tensor([[5, 6, 7, 2, 30], [9, 2, 31, -100, -100]])
+    begun = models.ours.prepare_decoder_input_ids_from_labels(labels)
+    assert begun.tolist() == [[30, 5, 6, 7, 2], [31, 9, 2, 31, 1]]
+    source = ids_for(models.theirs, 2, 6)
+    result, expected = (model(source, labels=labels) for model in (models.ours, models.theirs))
+    close(result.logits, expected.logits)
+    close(result.loss, expected.loss)

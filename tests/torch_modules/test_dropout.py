@@ -64,8 +64,8 @@ RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand i
     "distilbert": {"dropout": 0.11, "attention_dropout": 0.21, "qa_dropout": 0.31, "seq_classif_dropout": 0.41},
     "t5": {"dropout_rate": 0.21},
     "mt5": {"dropout_rate": 0.21},
-    "bart": {**BART, "classifier_dropout": 0.41},
-    **dict.fromkeys(("marian", "pegasus"), BART),
+    **{family: {**BART, "classifier_dropout": 0.41} for family in ("bart", "mbart")},
+    **dict.fromkeys(("marian", "pegasus", "m2m_100"), BART),
     "scratch": {"dropout": 0.21},
 }
 ATTENTION = {

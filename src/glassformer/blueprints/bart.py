@@ -152,6 +152,21 @@ def stack(b: Builder, c: Config, x: Value, base: str, name: str, encoded: Value 
     return b.identity(x, "final")
 
 
+def prenorm_stack(b: Builder, c: Config, x: Value, base: str, name: str, encoded: Value | None = None) -> Value:
+    """The same blocks with the norms before attention and MLP, and one after the last block."""
+    heads, inner, layers = stack_sizes(c, decoder=encoded is not None)
+    for layer in range(layers):
+        with b.block(layer, f"{base}{name}.layers"):
+            h = b.norm(x, "self_attn_layer_norm", EPS, site="attention.input", how="layer")
+            x = b.add(x, attention(b, c, h, "self_attn", heads, causal=encoded is not None), site="middle")
+            if encoded is not None:
+                h = b.norm(x, "encoder_attn_layer_norm", EPS, site="cross.input", how="layer")
+                x = b.add(x, attention(b, c, h, "encoder_attn", heads, "cross", encoded), site="crossed")
+            h = b.norm(x, "final_layer_norm", EPS, site="mlp.input", how="layer")
+            x = b.add(x, mlp(b, c, h, inner), site="residual")
+    return b.norm(x, f"{base}{name}.layer_norm", EPS, site="final", how="layer")
+
+
 def vocabulary_scores(b: Builder, c: Config, x: Value) -> None:
     """The head that writes, with a bias that is stored but was never trained."""
     b.scores(x, "lm_head", c.vocab_size, bias=Weight("final_logits_bias", (1, c.vocab_size)), tied=c.tie_word_embeddings)
@@ -161,7 +176,11 @@ def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
     b, base = Builder(c), FAMILY.prefix(head)
     with b.encoder():
         encoded = stack(b, c, embedded(b, c, base, "encoder"), base, "encoder")
-    x = stack(b, c, embedded(b, c, base, "decoder"), base, "decoder", encoded)
+    return build(b, c, stack(b, c, embedded(b, c, base, "decoder"), base, "decoder", encoded), head)
+
+
+def build(b: Builder, c: Config, x: Value, head: Head) -> Blueprint:
+    """The decoder's states with the heads that BART has."""
     if head == "seq2seq":
         vocabulary_scores(b, c, x)
     elif head == "sequence":

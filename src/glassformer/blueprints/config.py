@@ -43,6 +43,7 @@ class Config:
     fixed_fields: ClassVar[Mapping[str, Any]] = {}  # fields that may only have this value
     default_fields: ClassVar[Mapping[str, Any]] = {}  # of a config that is made by hand: `LlamaConfig()`
     default_label_count: ClassVar[int] = 2
+    starts_with_last: ClassVar[bool] = False  # a decoder's input begins with the target's last token: its language
     bounds: ClassVar[Mapping[str, Bounds]] = BOUNDS  # of its numbers
     _attn_implementation: ClassVar[str] = "eager"  # for trainers, which load a second model of transformers like it
     open_by_name: ClassVar[Callable[..., Config]]  # set by `opened`, which can find checkpoints

@@ -48,7 +48,7 @@ REFUSED: Mapping[str, ConfigRefusal] = {
         ENCODERS,
     ),
     "add_cross_attention": ConfigRefusal(
-        (None, False), "cross-attention is supported in T5 and BART alone. Take one of them, or set it to false."
+        (None, False), "cross-attention is supported in encoder-decoders alone. Take one, such as T5, or set it to false."
     ),
     "position_embedding_type": ConfigRefusal(
         (None, "absolute"), "only positions of the kind 'absolute' are supported. Take a model that has these.",

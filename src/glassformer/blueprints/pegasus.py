@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from glassformer.blueprints import bart, marian
-from glassformer.blueprints.bart import EPS
-from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
+from glassformer.blueprints.bart import prenorm_stack
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head
 from glassformer.blueprints.bounds import BOUNDS, MAX_SINUSOIDS, Bounds
 from glassformer.blueprints.marian import embedded
 
@@ -33,27 +33,11 @@ class Config(bart.Config):
 FAMILY = replace(marian.FAMILY, name="Pegasus", class_suffixes={})
 
 
-def stack(b: Builder, c: Config, base: str, name: str, encoded: Value | None = None) -> Value:
-    """From tokens to the states after the last norm."""
-    heads, inner, layers = bart.stack_sizes(c, decoder=encoded is not None)
-    x = embedded(b, c, base, name)
-    for layer in range(layers):
-        with b.block(layer, f"{base}{name}.layers"):
-            h = b.norm(x, "self_attn_layer_norm", EPS, site="attention.input", how="layer")
-            x = b.add(x, bart.attention(b, c, h, "self_attn", heads, causal=encoded is not None), site="middle")
-            if encoded is not None:
-                h = b.norm(x, "encoder_attn_layer_norm", EPS, site="cross.input", how="layer")
-                x = b.add(x, bart.attention(b, c, h, "encoder_attn", heads, "cross", encoded), site="crossed")
-            h = b.norm(x, "final_layer_norm", EPS, site="mlp.input", how="layer")
-            x = b.add(x, bart.mlp(b, c, h, inner), site="residual")
-    return b.norm(x, f"{base}{name}.layer_norm", EPS, site="final", how="layer")
-
-
 def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
     b, base = Builder(c), FAMILY.prefix(head)
     with b.encoder():
-        encoded = stack(b, c, base, "encoder")
-    x = stack(b, c, base, "decoder", encoded)
+        encoded = prenorm_stack(b, c, embedded(b, c, base, "encoder"), base, "encoder")
+    x = prenorm_stack(b, c, embedded(b, c, base, "decoder"), base, "decoder", encoded)
     if head == "seq2seq":
         bart.vocabulary_scores(b, c, x)
     return b.build(head)

@@ -22,7 +22,7 @@ AnyModel: TypeAlias = BaseModel | ModelWithHead
 
 IGNORED_NAMES = re.compile(  # old files have them, and nothing reads them
     r"(^|\.)(rotary_emb\.inv_freq|masked_bias|(attn|attention)\.bias|position_ids|token_type_ids|version|_float_tensor"
-    r"|heads\.\d+\.mask|encoder\.embed_positions\.weight|EncDecAttention\.relative_attention_bias\.weight)$"
+    r"|heads\.\d+\.mask|encoder\.embed_positions\.weight|(en|de)coder\.embed_positions\.weights|EncDecAttention\.relative_attention_bias\.weight)$"
 )
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.ops.positions import DistanceBuckets, Floats, PositionScale, distance_biases, sinusoidal_positions
+from glassformer.ops.positions import DistanceBuckets, Floats, PositionScale, SinusoidTable, distance_biases
 from glassformer.ops.rope import Rope
 
 
@@ -96,17 +96,6 @@ class MatrixRef(NamedTuple):
     biases: tuple[str, ...] = ()
     transposed: bool = False  # whether the family has it as (inputs, outputs)
     part: RowRuns | None = None  # which outputs of the checkpoint's matrix these are; None: all
-
-
-class SinusoidTable(NamedTuple):
-    """A table of positions that a checkpoint need not hold."""
-
-    shape: tuple[int, int]  # (positions, hidden)
-    halves: bool = False  # all sines before all cosines
-    stored: str = ""  # the name of a tensor that is taken in its place, where a file has it
-
-    def values(self) -> Floats:
-        return sinusoidal_positions(*self.shape, self.halves)
 
 
 Table: TypeAlias = MatrixRef | SinusoidTable

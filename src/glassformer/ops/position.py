@@ -1,7 +1,8 @@
 """position: add a vector per position or token type, or give a bias or a vector per distance. Options: how, first.
 
 learned     a row of a table, from its `first` on
-sinusoid    sines and cosines; `halves`: all sines come first; `stored`: a tensor that is taken where a file has it
+sinusoid    sines and cosines; `halves`: all sines come first; `stored`: a tensor that is taken where a file has it;
+            `inclusive`: the last wavelength is the longest itself
 segments    a row for the first or second of two texts
 buckets     (1, heads, length, keys): a bias for each head and distance, added to attention scores (T5)
 distances   (1, rows, hidden): a vector for each bucket of distances, which attention looks for (DeBERTa)
@@ -16,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from glassformer.engine.program import Epilogue, MatrixRef, SinusoidTable, StepKind, Table
+from glassformer.engine.program import Epilogue, MatrixRef, StepKind, Table
 from glassformer.ground.errors import ExecutorError
 from glassformer.ops.module_steps import At, Path, Values, part, path_of, step
 from glassformer.ops.op import ArithmeticDraft, Array, Floats, Op, TokenContext
-from glassformer.ops.positions import sinusoidal_positions
+from glassformer.ops.positions import SinusoidTable
 from glassformer.ops.products import matrix_ref
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value
@@ -45,8 +46,7 @@ class Position(Op):
         how = self.options["how"]
         if how == "sinusoid":
             stored = token.weights.weight(self.options["stored"], token.position) if "stored" in self.options else None
-            made = sinusoidal_positions(token.position + 1, self.width, bool(self.options.get("halves")))[-1]
-            return np.asarray(made if stored is None else stored)
+            return np.asarray(self.sinusoids(token.position + 1).values()[-1] if stored is None else stored)
         row = 0 if how == "segments" else token.position + self.options["first"]
         vector = token.weights.weight(self.weights[0].name, row)
         assert vector is not None
@@ -75,7 +75,7 @@ class Position(Op):
             derivation.add_sinusoids(index, derivation.root(self))
             return
         if how == "sinusoid":
-            derivation.sinusoid_table(path, self.width)
+            derivation.sinusoid_table(path, self.sinusoids(derivation.config.max_position_embeddings))
         else:
             derivation.embedding(path, *self.weights[0].shape)
         if how == "buckets":
@@ -85,7 +85,8 @@ class Position(Op):
         elif how == "segments":
             derivation.add(index, path[:-1], step(add_token_type, At(path)))
         else:
-            derivation.add(index, path[:-1], step(add_position, At(path), self.options["first"]))
+            first = 0 if how == "sinusoid" else self.options["first"]  # whose table begins there
+            derivation.add(index, path[:-1], step(add_position, At(path), first))
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
         """Nothing mostly: an embedding adds vectors of positions, and attention what is for distances."""
@@ -104,8 +105,14 @@ class Position(Op):
         """The rows that an embedding adds for these positions."""
         if self.options["how"] != "sinusoid":
             return matrix_ref(self)
+        return self.sinusoids(positions)
+
+    def sinusoids(self, positions: int) -> SinusoidTable:
+        """The sines and cosines of these positions."""
         halves, stored = bool(self.options.get("halves")), self.options.get("stored", "")
-        return SinusoidTable((positions, self.width), halves, stored)
+        return SinusoidTable(
+            (positions, self.width), halves, stored, self.options["first"], bool(self.options.get("inclusive"))
+        )
 
     def matrices(self, source: Op | None) -> list[MatrixRef]:
         return [matrix_ref(self)] if self.has_value_at_token and self.weights else []
@@ -134,12 +141,14 @@ def types_first(ops: Sequence[Op]) -> list[Op]:
 
 def build_position(
     b: Recorder, x: Value, module: str, rows: int, site: str | None = None, how: str = "learned", first: int = 0,
-    halves: bool = False,
+    halves: bool = False, inclusive: bool = False,
 ) -> Value:  # fmt: skip
     """Add a row of a table to each token; a sinusoid needs none. `halves`: its sines come first, then its cosines; where
-    a file stores such a table in `module`, that one is taken."""
+    a file stores such a table in `module`, that one is taken. `inclusive`: so too, with the longest wavelength as the last
+    one; no file stores it."""
     weights = {} if how == "sinusoid" else {f"{module}.weight": (rows, x.width)}
     options: dict[str, Any] = {"halves": True, "stored": f"{module}.weight"} if halves else {}
+    options |= {"halves": True, "inclusive": True} if inclusive else {}
     return b.record(Position, module, (x,), x.shape, site, weights, how=how, first=first, **options)
 
 

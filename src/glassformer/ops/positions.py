@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -55,17 +55,36 @@ class PositionScale:
         return 1 + self.beta * np.log1p(np.floor(np.asarray(position) / self.length))
 
 
-def sinusoidal_positions(rows: int, size: int, halves: bool = False) -> Floats:
-    """Sinusoidal positions: a sine and a cosine for each of size/2 wavelengths, (rows, size).
+def sinusoidal_positions(rows: int, size: int, halves: bool = False, first: int = 0, inclusive: bool = False) -> Floats:
+    """Sinusoidal positions from the first one on: a sine and a cosine for each of size/2 wavelengths, (rows, size).
 
-    `halves`: all sines come first, and then all cosines, as Marian has them; otherwise in turn.
+    `halves`: all sines come first, and then all cosines, as Marian has them; otherwise in turn. `inclusive`: the last of
+    the wavelengths is the longest itself, in float32, as fairseq has them.
     """
+    if inclusive:
+        count = size // 2
+        rates = np.exp(np.arange(count, dtype=np.float32) * np.float32(-math.log(10000.0) / (count - 1)))
+        angles = np.arange(first, first + rows, dtype=np.float32)[:, None] * rates
+        return np.concatenate((np.sin(angles), np.cos(angles), np.zeros((rows, size % 2), np.float32)), -1)
     if halves:
         exact = np.arange(rows)[:, None] / 10000.0 ** (np.arange(0, size, 2) / size)
         return np.concatenate((np.sin(exact), np.cos(exact[:, : size // 2])), -1).astype(np.float32)
     rates = np.exp(np.arange(0, size, 2, dtype=np.float32) * np.float32(-math.log(10000.0) / size))
     angles = np.arange(rows, dtype=np.float32)[:, None] * rates
     return np.stack((np.sin(angles), np.cos(angles)), -1).reshape(rows, -1)[:, :size]
+
+
+class SinusoidTable(NamedTuple):
+    """A table of positions that a checkpoint need not hold."""
+
+    shape: tuple[int, int]  # (positions, hidden)
+    halves: bool = False  # all sines before all cosines
+    stored: str = ""  # the name of a tensor that is taken in its place, where a file has it
+    first: int = 0  # the position of its first row
+    inclusive: bool = False  # the last wavelength is the longest itself
+
+    def values(self) -> Floats:
+        return sinusoidal_positions(*self.shape, self.halves, self.first, self.inclusive)
 
 
 def alibi_slopes(heads: int, largest: float = 8.0) -> tuple[float, ...]:

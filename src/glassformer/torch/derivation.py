@@ -24,6 +24,7 @@ from glassformer.ops.causal_conv import CausalConv
 from glassformer.ops.module_steps import At, Path, Step, Unbound, Values, below, call, part, path_of, step
 from glassformer.ops.norm import Norm
 from glassformer.ops.position import types_first
+from glassformer.ops.positions import SinusoidTable
 from glassformer.ops.recorder import UNREAD_MASK, UNUSED, UnweightedModule
 from glassformer.torch.attention import Attention, CrossAttention
 from glassformer.torch.container import (
@@ -313,8 +314,8 @@ class Derivation:
     def add_sinusoids(self, index: int, home: Path) -> None:
         self.add(index, home, step(add_sinusoids))
 
-    def sinusoid_table(self, path: Path, size: int) -> None:
-        self.leaves[path] = partial(SinusoidalEmbedding, self.config.max_position_embeddings, size)
+    def sinusoid_table(self, path: Path, table: SinusoidTable) -> None:
+        self.leaves[path] = partial(SinusoidalEmbedding, table)
 
     def prepare_biases(self, index: int, path: Path) -> None:
         """An op's table has the biases of distances, which come with the pass."""

@@ -19,9 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.ops import positions as tables
 from glassformer.ops.module_steps import Path, Values, part
-from glassformer.ops.positions import DistanceBuckets
+from glassformer.ops.positions import DistanceBuckets, SinusoidTable
 from glassformer.ops.rope import Rope
 from glassformer.torch.container import FamilyModule
 from glassformer.torch.forward_pass import DistanceVectors, ForwardPass, RotaryTables
@@ -79,13 +78,13 @@ class RotaryEmbedding(FamilyModule):
 
 
 class SinusoidalEmbedding(FamilyModule):
-    """A table of sinusoids, all sines before all cosines; checkpoints may hold it, or leave it out."""
+    """A table of sinusoids, all sines before all cosines; some checkpoints hold it."""
 
     weight: Tensor
 
-    def __init__(self, rows: int, size: int) -> None:
+    def __init__(self, table: SinusoidTable) -> None:
         super().__init__()
-        self.register_buffer("weight", torch.from_numpy(tables.sinusoidal_positions(rows, size, halves=True)))
+        self.register_buffer("weight", torch.from_numpy(table.values()), persistent=bool(table.stored))
 
     def forward(self, positions: Tensor) -> Tensor:
         return self.weight[positions]

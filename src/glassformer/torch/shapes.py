@@ -332,7 +332,11 @@ class EncoderPart(EncoderDecoder):
 
 
 def shift_right(labels: Tensor, config: Any) -> Tensor:
-    """A target as its decoder gets it: shifted right by one, after the start token."""
+    """A target as its decoder gets it: shifted right by one, after the start token, or after its own last token."""
+    if config.starts_with_last and config.pad_token_id is not None:
+        ids = labels.masked_fill(labels == IGNORED, config.pad_token_id)
+        last = (ids != config.pad_token_id).sum(1, keepdim=True) - 1
+        return torch.cat((ids.gather(1, last.clamp(min=0)), ids[:, :-1]), dim=1)
     if config.decoder_start_token_id is None or config.pad_token_id is None:
         raise InputError("the config has no decoder_start_token_id or no pad_token_id, so give decoder_input_ids.")
     start = labels.new_full((len(labels), 1), config.decoder_start_token_id)

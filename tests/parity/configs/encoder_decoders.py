@@ -9,29 +9,26 @@ T5: dict[str, Any] = {
     "vocab_size": 140, "d_model": 48, "d_kv": 10, "d_ff": 80, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4,
     "relative_attention_num_buckets": 8, "relative_attention_max_distance": 14, "decoder_start_token_id": 0,
 }  # fmt: skip
+BART: dict[str, Any] = {
+    "vocab_size": 140, "d_model": 48, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 6,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 80, "max_position_embeddings": 64,
+    "scale_embedding": True,
+}  # fmt: skip
 TINY: dict[str, dict[str, Any]] = {
     "t5": T5,
     "mt5": T5,
-    "bart": {
-        "vocab_size": 140, "d_model": 48, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 6,
-        "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 80, "max_position_embeddings": 64,
-        "scale_embedding": True,
-    },
+    "bart": BART,
     "marian": {
-        "vocab_size": 140, "d_model": 48, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 6,
-        "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 80, "max_position_embeddings": 64,
-        "scale_embedding": True, "pad_token_id": 139, "decoder_start_token_id": 139, "eos_token_id": 0,
-        "forced_eos_token_id": 0,
+        **BART, "pad_token_id": 139, "decoder_start_token_id": 139, "eos_token_id": 0, "forced_eos_token_id": 0,
     },
-    "pegasus": {
-        "vocab_size": 140, "d_model": 48, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 6,
-        "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 80, "max_position_embeddings": 64,
-        "scale_embedding": True,
-    },
+    "pegasus": BART,
+    "mbart": {**BART, "decoder_start_token_id": 7},
+    "m2m_100": {**BART, "activation_function": "relu"},
 }  # fmt: skip
-SINUSOIDAL = ("marian", "pegasus")  # whose positions follow from the config
+SINUSOIDAL = ("marian", "pegasus", "m2m_100")  # whose positions follow from the config
 HEADS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(TINY, ("base", "seq2seq")), "bart": ("base", "seq2seq", "sequence", "question"),
+    **dict.fromkeys(TINY, ("base", "seq2seq")),
+    **dict.fromkeys(("bart", "mbart"), ("base", "seq2seq", "sequence", "question")),
 }  # fmt: skip
 
 
@@ -67,4 +64,16 @@ def _marian(draw: random.Random) -> dict[str, Any]:
     }
 
 
-RANDOM = {"t5": _t5, "mt5": _t5, "bart": _bart, "marian": _marian, "pegasus": _bart}
+def _mbart(draw: random.Random) -> dict[str, Any]:
+    return {**_bart(draw), "decoder_start_token_id": draw.randint(5, 50)}
+
+
+def _m2m_100(draw: random.Random) -> dict[str, Any]:
+    return {
+        **_bart(draw), "d_model": draw.choice([12, 24, 48]), "activation_function": draw.choice(["swish", "relu"]),
+    }  # fmt: skip
+
+
+RANDOM = {
+    "t5": _t5, "mt5": _t5, "bart": _bart, "marian": _marian, "pegasus": _bart, "mbart": _mbart, "m2m_100": _m2m_100,
+}  # fmt: skip

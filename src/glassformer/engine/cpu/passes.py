@@ -40,13 +40,14 @@ from glassformer.engine.cpu.library import (
 from glassformer.engine.cpu.weight_files import WeightFiles
 from glassformer.engine.cpu.weights import NativeWeights, PackedMatrix
 from glassformer.engine.lowering import required_matrices
-from glassformer.engine.program import NormRef, Program, ProgramStep, SinusoidTable, Table
+from glassformer.engine.program import NormRef, Program, ProgramStep, Table
 from glassformer.engine.program_executor import ProgramModel
 from glassformer.engine.program_pass import FeedChunk, ProgramPass, TreeMask, entry_site, pass_sources, place_chunks, stops
 from glassformer.engine.protocol import ACTIVATIONS, CACHES, Capabilities
 from glassformer.ground.candidates import Candidates, top
 from glassformer.ground.errors import ExecutorError
 from glassformer.ground.ownership import NotCopied
+from glassformer.ops.positions import SinusoidTable
 
 Floats = npt.NDArray[np.float32]
 KV_DTYPES: Mapping[str, KvDtype] = dict(zip(CACHES, KvDtype, strict=True))

@@ -23,8 +23,9 @@ from glassformer.checkpoint.stored_tensors import Bytes, Floats, StoredTensor
 from glassformer.engine.gpu.kernels.packed_matmul import pack
 from glassformer.engine.gpu.kernels.tensors import FLOAT_KINDS, DeviceMatrix, DeviceNorm, float_matrix
 from glassformer.engine.named_weights import NamedWeights, is_packed, row_order
-from glassformer.engine.program import DistanceBias, MatrixRef, NormKind, NormRef, SinusoidTable, Table
+from glassformer.engine.program import DistanceBias, MatrixRef, NormKind, NormRef, Table
 from glassformer.ground.ownership import NotCopied
+from glassformer.ops.positions import SinusoidTable
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 PACKED_KINDS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")
