@@ -117,8 +117,9 @@ class ModelFiles:
     @cached_property
     def sentence(self) -> SentenceSettings:
         """How the model's states become one vector per text."""
-        metadata = self.checkpoint.metadata if isinstance(self.checkpoint, GgufCheckpoint) else None
-        return read_sentence_settings(self.path, metadata)
+        if isinstance(self.checkpoint, GgufCheckpoint):
+            return read_sentence_settings(self.path, self.checkpoint.metadata, self.checkpoint.raw)
+        return read_sentence_settings(self.path)
 
     @property
     def packed_by(self) -> str | None:

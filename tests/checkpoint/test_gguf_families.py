@@ -174,6 +174,8 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, head, co
     **{name: (family, "causal", config) for name, (family, config) in DECODERS.items()},
     "gpt2": ("gpt2", "causal", GPT2),
     "gemma3": ("gemma3_text", "causal", GEMMA3),
+    "gemma-embedding": ("embedding_gemma", "base", GEMMA3),
+    "eurobert": ("eurobert", "base", LLAMA),
     "bert": ("bert", "base", BERT),
     "modern-bert": ("modernbert", "base", MODERN_BERT),
     "t5": ("t5", "seq2seq", T5),
@@ -212,7 +214,7 @@ def metadata(name: str) -> dict[str, Typed]:
             "attention.relative_buckets_count": 8, "decoder_start_token_id": 0,
         }  # fmt: skip
         real |= dict.fromkeys(("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon"), c.layer_norm_epsilon)
-    elif name in DECODERS:
+    elif name in DECODERS or name == "eurobert":
         return decoder_metadata(name)
     else:
         whole |= {
@@ -316,7 +318,7 @@ def state_as_converted(key: str, value: np.ndarray) -> np.ndarray:
     return in_turns(value, 32) if part == "in_proj_z" else value
 
 
-RAISED = ("gemma", "gemma2", "gemma3", "nemotron", "qwen35")  # whose norms are stored as their difference from one
+RAISED = ("gemma", "gemma2", "gemma3", "gemma-embedding", "nemotron", "qwen35")  # norms stored as what they differ from one
 
 
 def as_converted(name: str, key: str, value: np.ndarray) -> np.ndarray:
@@ -353,6 +355,7 @@ def gguf_names(name: str) -> dict[str, str]:
             whole = f"{key}.weight" if key.endswith("layer_scalar") else key.replace("dt_bias", "dt_proj.bias")
             other = names.get_name(whole, (".weight", ".bias"))
             other = other or names.get_name(key.removeprefix("transformer."), (".weight", ".bias"))  # as for BLOOM
+            other = other or names.get_name(f"model.{key}", (".weight", ".bias"))  # of a base alone
             assert other is not None, key
             found[key] = other
     return found

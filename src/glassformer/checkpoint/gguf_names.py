@@ -948,6 +948,11 @@ TABLES: Mapping[str, ArchitectureTable] = {
     "gemma3": ArchitectureTable(
         GEMMA3, GEMMA_SIZES, "gemma3_text", gemma3_fields, layouts={r".*norm\.weight": OffsetByOne()},
     ),
+    "gemma-embedding": ArchitectureTable(
+        GEMMA3, GEMMA_SIZES, "embedding_gemma", gemma3_fields, layouts={r".*norm\.weight": OffsetByOne()},
+        ignored=frozenset({"dense_2.weight", "dense_3.weight"}),  # of its vectors: `sentence_pooling`
+    ),
+    "eurobert": ArchitectureTable(DECODER, DECODER_SIZES, "eurobert"),
     "gemma4": ArchitectureTable(GEMMA4, GEMMA4_SIZES, "gemma4_text", gemma4_fields),
     "gpt2": ArchitectureTable(
         GPT2, {**SIZES, "attention.layer_norm_epsilon": "layer_norm_epsilon"}, "gpt2", lambda *_: {},

@@ -13,12 +13,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.checkpoint.folder import read_json, read_weights
+from glassformer.checkpoint.stored_tensors import StoredTensor
 from glassformer.ground.errors import CheckpointError
 from glassformer.ground.files import read_regular
 from glassformer.ground.typecheck import brief
@@ -34,6 +36,7 @@ POOLINGS = {  # as files name them, in the order in which several are put side b
     "pooling_mode_lasttoken": "lasttoken",
 }
 GGUF_POOLINGS = {1: "mean", 2: "cls", 3: "lasttoken"}  # llama.cpp's numbers
+GGUF_DENSE = ("dense_2.weight", "dense_3.weight")  # layers behind the pooling, as a file names them
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 SENTENCE = "sentence_embedding"  # the vector of a text, as modules hand it on
 ACTIVATIONS = ("Identity", "Tanh", "ReLU")
@@ -50,6 +53,7 @@ class DenseLayer:
 
 @dataclass(frozen=True)
 class SentenceSettings:
+    stated: bool = False  # whether a checkpoint says how
     pooling: tuple[str, ...] = ("mean",)
     dense: tuple[DenseLayer, ...] = ()
     normalize: bool = False  # to length 1, so that a dot product is the cosine
@@ -62,27 +66,33 @@ class SentenceSettings:
     similarity: str = "cosine"
 
 
-def read_sentence_settings(path: Path, metadata: Mapping[str, Any] | None = None) -> SentenceSettings:
-    """From a checkpoint's folder, or from a GGUF's metadata; by default, the mean of all states."""
+def read_sentence_settings(
+    path: Path, metadata: Mapping[str, Any] | None = None, raw: Mapping[str, StoredTensor] = MappingProxyType({})
+) -> SentenceSettings:
+    """From a checkpoint's folder, or from a GGUF's metadata and tensors; by default, the mean of all states."""
     if metadata is not None:
         code = metadata.get(f"{metadata.get('general.architecture')}.pooling_type")
-        return SentenceSettings(pooling=(GGUF_POOLINGS.get(code, "mean") if isinstance(code, int) else "mean",))
+        if not isinstance(code, int) or code not in GGUF_POOLINGS:
+            return SentenceSettings()
+        dense = tuple(DenseLayer(raw[name].to_float32().copy(), None, "Identity") for name in GGUF_DENSE if name in raw)
+        return SentenceSettings(stated=True, pooling=(GGUF_POOLINGS[code],), dense=dense, normalize=True)
     modules = path / "modules.json"
     settings: dict[str, Any] = {}
     if modules.exists():
-        dense: list[DenseLayer] = []
+        settings["stated"] = True
+        layers: list[DenseLayer] = []
         for kind, folder in _modules(modules):
             if kind == "Pooling":
                 settings |= _pooling(path / folder / "config.json")
             elif kind == "Dense":
-                dense.append(_dense(path / folder))
+                layers.append(_dense(path / folder))
             elif kind == "Normalize":
                 settings["normalize"] = True
             elif kind not in ("Transformer", "Dropout"):
                 raise CheckpointError(f"{modules}: a {kind} module is not supported; Pooling, Dense and Normalize are.")
-        settings["dense"] = tuple(dense)
+        settings["dense"] = tuple(layers)
     elif (pooling := path / "1_Pooling" / "config.json").exists():
-        settings |= _pooling(pooling)
+        settings |= {"stated": True, **_pooling(pooling)}
     if (limits := path / "sentence_bert_config.json").exists():
         described = read_json(limits)
         limit = described.get("max_seq_length")

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from glassformer.blueprints import Config, blueprint
+from glassformer.blueprints import Config
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.gguf_names import gguf_name_and_layout, table_for
 from glassformer.checkpoint.gguf_writer import (
@@ -24,11 +24,20 @@ from glassformer.checkpoint.gguf_writer import (
     write_gguf,
 )
 from glassformer.checkpoint.legacy_names import resolve_names
+from glassformer.checkpoint.sentence_pooling import GGUF_DENSE, Floats, SentenceSettings
 from glassformer.checkpoint.stored_tensors import Layout
 from glassformer.ground.errors import CheckpointError, InputError
 from glassformer.ground.progress import NamedProgress
 from glassformer.model_files import ModelFiles
-from glassformer.quantize.gguf_metadata import ADVICE, architecture_of, check_reads_back, config_metadata, rope_divisors
+from glassformer.quantize.gguf_metadata import (
+    ADVICE,
+    architecture_of,
+    check_reads_back,
+    config_metadata,
+    rope_divisors,
+    sentence_metadata,
+    written_plan,
+)
 from glassformer.quantize.tensor_kinds import Role, check_quantizable, kind_for, model_label, stored_roles, weight_roles
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer_files.gguf import export as tokenizer_export
@@ -62,20 +71,29 @@ def quantize(
         _quantize_gguf(opened, opened.checkpoint, path, kind, progress)
         return
     architecture_of(opened.config, opened.name)
-    if opened.head != "causal":
+    if opened.head != ("base" if opened.config.default_head == "masked" else "causal"):
         raise InputError(f"{opened.name}: GGUF has no place for a model with a {opened.head} head. {ADVICE}")
     config, weights = _folder_weights(opened)
     ends = opened.settings.eos_token_id
     ends = [] if ends is None else [ends] if isinstance(ends, int) else ends
-    write_model(path, model_label(opened), config, weights, opened.tokenizer, kind, ends=ends, progress=progress)
+    write_model(
+        path, model_label(opened), config, weights, opened.tokenizer, kind, ends=ends, sentence=opened.sentence,
+        progress=progress,
+    )  # fmt: skip
 
 
 def write_model(
     path: Path, name: str, config: Config, weights: Weights, tokenizer: Tokenizer, kind: str,
-    *, ends: Sequence[int] = (), progress: NamedProgress | None = None,
+    *, ends: Sequence[int] = (), sentence: SentenceSettings | None = None, progress: NamedProgress | None = None,
 ) -> None:  # fmt: skip
-    """Write a GGUF file of a model whose weights may come from anywhere; `ends`: the tokens that end a text."""
+    """Write a GGUF file of a model whose weights may come from anywhere; `ends`: the tokens that end a text; `sentence`:
+    how a text becomes a vector."""
     metadata, tensors = model_contents(name, config, weights, kind)
+    sentence = sentence or SentenceSettings()
+    pooling = sentence_metadata(config, sentence, name)
+    metadata |= {f"{metadata['general.architecture']}.{key}": value for key, value in pooling.items()}
+    for dense, layer in zip(GGUF_DENSE, sentence.dense, strict=False):
+        tensors.append(OutputTensor(dense, "F32", layer.weight.shape, partial(_rows_of, layer.weight)))
     metadata |= tokenizer_metadata(tokenizer, config.vocab_size, ends)
     write_gguf(path, metadata["general.architecture"], metadata, tensors, progress)
 
@@ -83,7 +101,7 @@ def write_model(
 def model_contents(name: str, config: Config, weights: Weights, kind: str) -> tuple[dict[str, Any], list[OutputTensor]]:
     """A model's metadata, all but its tokenizer's, and its tensors, as a file in a kind has them."""
     architecture = architecture_of(config, name)
-    plan = blueprint(config)
+    plan = written_plan(config)
     heads = {field: value for field, value in vars(config).items() if "head" in field}
     roles = weight_roles(plan)
     tensors: list[OutputTensor] = []
@@ -114,6 +132,10 @@ def tokenizer_metadata(tokenizer: Tokenizer, size: int, ends: Sequence[int]) -> 
     return metadata | {f"tokenizer.ggml.{role}_token_id": end for role, end in ends_by_role}
 
 
+def _rows_of(matrix: Floats) -> RowReader:
+    return lambda first, last: matrix[first:last]
+
+
 def _quantization_metadata(kind: str) -> dict[str, int]:
     """What a file says of its kinds."""
     return {"general.file_type": FILE_TYPES[kind], "general.quantization_version": 2}
@@ -136,12 +158,12 @@ def _quantize_gguf(
 def _folder_weights(opened: ModelFiles) -> tuple[Config, Weights]:
     """A folder's tensors under the full names; the config says that the head is its own where one is stored that is."""
     config = opened.config
-    stored = resolve_names(opened.tensors, [HEAD, *(weight.name for weight in blueprint(config).weights)])
-    table = stored.get(blueprint(config).weights[0].name)
+    stored = resolve_names(opened.tensors, [HEAD, *(weight.name for weight in written_plan(config).weights)])
+    table = stored.get(written_plan(config).weights[0].name)
     if config.tie_word_embeddings and HEAD in stored and table is not None and not stored[HEAD].same_bytes(table):
         config = config.with_changes({"tie_word_embeddings": False})
     weights: dict[str, Callable[[Layout | None], RowReader]] = {}
-    for weight in blueprint(config).weights:
+    for weight in written_plan(config).weights:
         tensor = stored.get(weight.name)
         if tensor is None:
             raise CheckpointError(f"{opened.path}: the weights lack {weight.name}. Is this the config of these weights?")

@@ -17,6 +17,7 @@ from glassformer.blueprints import Blueprint, Config, Op, Rope, blueprint, read_
 from glassformer.checkpoint import gguf_names
 from glassformer.checkpoint.gguf_names import table_for
 from glassformer.checkpoint.gguf_writer import OutputTensor
+from glassformer.checkpoint.sentence_pooling import GGUF_DENSE, GGUF_POOLINGS, SentenceSettings
 from glassformer.checkpoint.stored_tensors import BufferedFile, StoredTensor
 from glassformer.ground.errors import ConfigError, InputError
 from glassformer.ops.attend import Attend
@@ -33,11 +34,12 @@ ARCHITECTURES: Mapping[str, str] = {
     "stablelm": "stablelm", "phi": "phi2", "nemotron": "nemotron", "olmo": "olmo",
     "gpt_bigcode": "starcoder", "lfm2": "lfm2", "lfm2_moe": "lfm2moe",
     "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "bloom": "bloom", "mpt": "mpt", "gemma4_text": "gemma4",
+    "embedding_gemma": "gemma-embedding", "eurobert": "eurobert",
 }  # fmt: skip
 WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
     "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "qwen3_moe", "olmoe", "hunyuan_v1_dense",
     "qwen3_5_text", "qwen3_5_moe_text",
-    "deepseek_v2", "deepseek_v3", "glm4_moe_lite",
+    "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "embedding_gemma", "eurobert",
 )  # fmt: skip
 GATING = {"softmax": 1, "sigmoid": gguf_names.SIGMOID}  # what shares are made of a router's scores by
 UNTURNED = 1e30
@@ -60,6 +62,36 @@ def architecture_of(config: Config, name: str) -> str:
     if architecture not in ("llama", "gemma4") and rope_divisors(config) is not None:
         raise InputError(f"{name}: GGUF has a place for Llama 3's RoPE in Llama's own models only. {ADVICE}")
     return architecture
+
+
+def written_plan(config: Config) -> Blueprint:
+    """What a file has of a model: all of a decoder, and of an encoder all but its head."""
+    plan = blueprint(config)
+    if config.default_head != "masked":
+        return plan
+    last = next(index for index, op in enumerate(plan.ops) if op.site == "final")
+    return replace(plan, ops=plan.ops[: last + 1])
+
+
+def sentence_metadata(config: Config, sentence: SentenceSettings, name: str) -> dict[str, Any]:
+    """How states become a vector, without the architecture's name in front."""
+    if not sentence.stated:
+        return {}
+    codes = [code for code, pooling in GGUF_POOLINGS.items() if sentence.pooling == (pooling,)]
+    if not codes:
+        raise InputError(f"{name}: GGUF has no number for the pooling {' + '.join(sentence.pooling)}. {ADVICE}")
+    plain = all(layer.bias is None and layer.activation == "Identity" for layer in sentence.dense)
+    places = len(GGUF_DENSE) if config.model_type == "embedding_gemma" and plain else 0
+    if len(sentence.dense) > places:
+        raise InputError(
+            f"{name}: GGUF has a place for two layers behind the pooling of EmbeddingGemma, without biases and activations, "
+            f"and for no others. {ADVICE}"
+        )
+    sizes: dict[str, Any] = {}
+    for tensor, layer in zip(GGUF_DENSE, sentence.dense, strict=False):
+        stem = tensor.removesuffix(".weight")
+        sizes |= {f"{stem}_feat_out": layer.weight.shape[0], f"{stem}_feat_in": layer.weight.shape[1]}
+    return {"pooling_type": codes[0], **sizes}
 
 
 def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
@@ -89,7 +121,7 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
         groups = config.num_key_value_heads
         counts = [groups if config.is_full(layer) else 0 for layer in range(config.num_hidden_layers)]
         metadata["attention.head_count_kv"] = counts
-    if config.model_type == "gemma3_text":
+    if config.model_type in ("gemma3_text", "embedding_gemma"):
         metadata |= _gemma3(config)
     how = next((op.options["how"] for op in plan.ops_of(Route)), None)
     if how == "sigmoid" or "n_group" in table.sizes.values():
@@ -180,7 +212,7 @@ def check_reads_back(name: str, plan: Blueprint, fields: Mapping[str, Any], tens
     path = Path(name)
     raw = {tensor.name: _placeholder(tensor) for tensor in tensors}
     try:
-        reread = blueprint(read_config(gguf_names.config_from_gguf(fields, raw, path)), plan.head)
+        reread = written_plan(read_config(gguf_names.config_from_gguf(fields, raw, path)))
     except ConfigError as error:
         raise InputError(f"{name}: GGUF cannot say what its config says ({error}) {ADVICE}") from error
     context = fields[f"{fields['general.architecture']}.context_length"]
