@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,45 @@ class TestRerank:
         assert [entry["index"] for entry in answer] == sorted(range(4), key=lambda number: -scores[number])
         for entry in answer:
             assert entry["score"] == pytest.approx(scores[entry["index"]], abs=1e-5)
+
+    @pytest.mark.parametrize("family", ["bert", "xlm-roberta", "modernbert", "deberta-v2", "gte", "electra", "eurobert"])
+    @pytest.mark.parametrize("stated", ["older", "newer", "file", None])
+    def test_scores_as_the_models_files_say(self, family: str, stated: str | None, make: Make, tmp_path: Path) -> None:
+        """Many rerankers were trained without a sigmoid: what their files name is applied, and by default a sigmoid."""
+        import torch
+
+        folder = tmp_path / "folder"
+        shutil.copytree(make(family, "SequenceClassification", num_labels=1), folder)
+        raw = json.loads((folder / "config.json").read_text())
+        if stated == "older":
+            raw["sbert_ce_default_activation_function"] = "torch.nn.modules.linear.Identity"
+        elif stated == "newer":
+            raw["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity", "version": "5.0.0"}
+        elif stated == "file":
+            settings = {"prompts": {}, "activation_fn": "torch.nn.modules.linear.Identity"}
+            (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
+        (folder / "config.json").write_text(json.dumps(raw))
+        ours = pipeline("rerank", folder)
+        theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+        tokens = ours.tokenizer([QUERY] * 4, DOCUMENTS, truncation=True, max_length=ours.limit, padding=True,
+                                return_tensors="pt")  # fmt: skip
+        with torch.inference_mode():
+            logits = theirs(**tokens).logits[:, 0]
+        wanted = logits if stated else logits.sigmoid()
+        for entry in ours(QUERY, DOCUMENTS):
+            assert entry["score"] == pytest.approx(float(wanted[entry["index"]]), abs=2e-5)
+        scores, _ = relevance(load(folder), QUERY, DOCUMENTS)
+        assert scores == pytest.approx(wanted.tolist(), abs=2e-5)
+
+    def test_a_function_that_is_not_known_is_refused(self, folder: Path, tmp_path: Path) -> None:
+        shutil.copytree(folder, tmp_path / "folder")
+        raw = json.loads((folder / "config.json").read_text())
+        raw["sbert_ce_default_activation_function"] = "torch.nn.modules.activation.Softplus"
+        (tmp_path / "folder" / "config.json").write_text(json.dumps(raw))
+        task = pipeline("rerank", tmp_path / "folder")
+        with pytest.raises(SettingError, match="Softplus"):
+            task(QUERY, DOCUMENTS)
+        assert len(task(QUERY, DOCUMENTS, function_to_apply="none")) == 4
 
     def test_options_and_many_queries(self, folder: Path) -> None:
         task = pipeline("text-ranking", folder)

@@ -64,6 +64,7 @@ class SentenceSettings:
     dimensions: int | None = None  # how many of a vector's numbers are kept; None: all
     pool_prompt: bool = True  # whether a prompt's own tokens are pooled too
     similarity: str = "cosine"
+    activation: str | None = None  # of a reranker's score, by its class
 
 
 def read_sentence_settings(
@@ -169,4 +170,8 @@ def _prompts_and_similarity(path: Path) -> dict[str, Any]:
         )
     if dimensions is not None and (type(dimensions) is not int or dimensions < 1):
         raise CheckpointError(f"{path}: 'truncate_dim' is {brief(dimensions)}; it must be a number of at least 1.")
-    return {"prompts": prompts, "prompt": default, "similarity": similarity, "dimensions": dimensions}
+    activation = config.get("activation_fn")
+    return {
+        "prompts": prompts, "prompt": default, "similarity": similarity, "dimensions": dimensions,
+        "activation": activation if isinstance(activation, str) else None,
+    }  # fmt: skip

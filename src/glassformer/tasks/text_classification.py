@@ -83,6 +83,28 @@ def apply_function(logits: Any, function: str | None, problem: str | None, label
     return logits
 
 
+RANKED: Mapping[str, str] = {"Identity": "none", "Sigmoid": "sigmoid"}  # what rerankers' files call a function
+
+
+def stated_function(config: Any, stated: str | None) -> str | None:
+    """What a reranker makes of its score, as its files say; `stated`: by those of sentence-transformers.
+
+    A config names a class, of which the last word counts; nothing of that name is imported.
+    """
+    settings = config.extra_fields.get("sentence_transformers")
+    named = settings.get("activation_fn") if isinstance(settings, Mapping) else None
+    name = stated or named or config.extra_fields.get("sbert_ce_default_activation_function")
+    if name is None:
+        return None
+    function = RANKED.get(str(name).rpartition(".")[2])
+    if function is None:
+        raise SettingError(
+            f"the model's files say {brief(name)} of its scores, which is not known. Say function_to_apply='sigmoid' or "
+            "'none'."
+        )
+    return function
+
+
 @dataclass(frozen=True)
 class RerankOptions(TruncationOptions):
     POSITIVE: ClassVar = (*TruncationOptions.POSITIVE, "top_k")
@@ -91,7 +113,7 @@ class RerankOptions(TruncationOptions):
     truncation: bool = True  # cut a pair that is too long
     top_k: int | None = None  # how many of the best; by default all
     return_documents: bool = False  # each document's text too
-    function_to_apply: str | None = None  # sigmoid or none; by default as the model was trained
+    function_to_apply: str | None = None  # sigmoid or none; by default as the model's files say, or sigmoid
 
 
 class RerankTask(LabelTask):
@@ -131,7 +153,9 @@ class RerankTask(LabelTask):
     def postprocess(
         self, item: tuple[str, list[str]], rows: Sequence[EncodedRow], outputs: Sequence[Any], options: RerankOptions
     ) -> list[dict[str, Any]]:
-        scores = apply_function(np.concatenate(outputs), options.function_to_apply, self.model.config.problem_type, 1)
+        config = self.model.config
+        function = options.function_to_apply or stated_function(config, self.model.sentence.activation)
+        scores = apply_function(np.concatenate(outputs), function, config.problem_type, 1)
         order = np.argsort(-scores, kind="stable")[: options.top_k].tolist()
         texts = {index: {"text": item[1][index]} if options.return_documents else {} for index in order}
         return [{"index": index, "score": float(scores[index]), **texts[index]} for index in order]
