@@ -11,9 +11,11 @@ import pytest
 import torch
 import transformers
 
-from glassformer import load, pipeline
+from glassformer import AutoTokenizer, load, pipeline
 from glassformer.ground.errors import InputError
+from tests.parity import reference
 from tests.tasks.conftest import Make
+from tests.text.test_languages import from_json, nllb
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -116,6 +118,34 @@ class TestTextToText:
         with pytest.raises(InputError, match="101 tokens"):
             task("hello " * 100)
         assert task("hello " * 100, truncation=True)[0]["generated_text"]
+
+    @pytest.mark.parametrize(
+        ("family", "write_tokenizer"), [("m2m_100", nllb), ("mbart", lambda f: from_json(f, "MBart50Tokenizer"))]
+    )
+    def test_translations_into_one_of_many_languages(self, family: str, write_tokenizer: Any, tmp_path: Path) -> None:
+        write_tokenizer(tmp_path)
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        model = reference.write(tmp_path, family, "seq2seq", decoder_start_token_id=2, forced_eos_token_id=None)
+        codes = list(AutoTokenizer.from_pretrained(tmp_path).lang_code_to_id)
+        task = pipeline("translation", tmp_path, max_new_tokens=7)
+        for source, target in ((codes[0], codes[1]), (codes[2], codes[0])):
+            theirs.src_lang = source
+            ids = torch.tensor([theirs("the dog")["input_ids"]])
+            first = theirs.convert_tokens_to_ids(target)
+            options: dict[str, Any] = {"max_new_tokens": 7, "do_sample": False, "num_beams": 1, "use_cache": False}
+            written = model.generate(ids, forced_bos_token_id=first, **options)
+            wanted = [{"translation_text": theirs.decode(written[0, 1:], skip_special_tokens=True)}]
+            assert written[0, 1] == first
+            assert task("the dog", src_lang=source, tgt_lang=target) == wanted
+            assert pipeline(f"translation_{source}_to_{target}", tmp_path, max_new_tokens=7)("the dog") == wanted
+            run = load(tmp_path).watch("the dog", max_new_tokens=3, forced_tokens={0: target})
+            assert run.steps[0].id == first
+        with pytest.raises(InputError, match=r"translates into many languages: pass tgt_lang=…, or use a task such as"):
+            task("the dog")
+        with pytest.raises(InputError, match="'xx' is no language of this tokenizer"):
+            task("the dog", tgt_lang="xx")
+        with pytest.raises(InputError, match="'xx' is no language of this tokenizer"):
+            task("the dog", src_lang="xx", tgt_lang=codes[1])
 
     def test_task_prefixes(self, make: Make, tmp_path: Path) -> None:
         source = make("t5", "Seq2SeqLM", **SHAPES["t5"])

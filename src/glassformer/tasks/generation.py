@@ -205,7 +205,7 @@ class TextGenerationTask(GenerationTask):
 @dataclass(frozen=True)
 class TextToTextOptions(GenerationTaskOptions):
     prefix: str | None = None  # the instruction before the text; by default the model's own for the task
-    src_lang: str | None = None  # a translation's language, such as en
+    src_lang: str | None = None  # a translation's language, such as en, as the model's tokenizer spells it
     tgt_lang: str | None = None
 
 
@@ -262,6 +262,33 @@ class TranslationTask(TextToTextTask):
     about = "a text in another language"
     example = "How old are you?"
     result_key = "translation_text"
+
+    def _merge_options(self, options: Mapping[str, Any]) -> Any:
+        """A target language that is a token is what the target begins with."""
+        merged = super()._merge_options(options)
+        if self.tokenizer.languages is None or merged.tgt_lang is None:
+            return merged
+        first = self.tokenizer.get_lang_id(merged.tgt_lang)
+        return dataclasses.replace(merged, settings={**merged.settings, "forced_bos_token_id": first})
+
+    def prompt_ids(self, item: str, options: TextToTextOptions) -> Sequence[int]:
+        languages = self.tokenizer.languages
+        if languages is None:
+            return super().prompt_ids(item, options)
+        known = {self.tokenizer.get_lang_id(code): code for code in languages.tokens}
+        settings = self.model.settings.merged(options.settings)
+        if settings.forced_bos_token_id is None and self.model.decoder_start_token not in known:
+            raise InputError(
+                f"{self.model.name} translates into many languages: pass tgt_lang=…, or use a task such as "
+                f"translation_{languages.source}_to_{next(code for code in known.values() if code != languages.source)}."
+            )
+        before, after = languages.around(options.src_lang or languages.source)
+        cut = self.truncation(options)
+        if cut:
+            cut["max_length"] -= len(before) + len(after)
+        ids = self.tokenizer((options.prefix or "") + item, add_special_tokens=False, **cut)["input_ids"]
+        first, last = (self.tokenizer.convert_tokens_to_ids(tokens) for tokens in (before, after))
+        return [*first, *ids, *last]
 
     def prefix(self, options: TextToTextOptions) -> str:
         if options.src_lang is None or options.tgt_lang is None:

@@ -31,6 +31,7 @@ from glassformer.text.encoding import (
     to_array,
 )
 from glassformer.text.inputs import refuse_lone_surrogates
+from glassformer.text.languages import LanguageMixin, LanguageTokens
 from glassformer.text.streaming import Detokenizer
 from glassformer.text.token_bytes import TokenSizes, bytes_decoder
 from glassformer.text.token_rows import NO_TRUNCATION, TRUNCATIONS, Padding, TokenRow, Truncation, truncate
@@ -55,7 +56,7 @@ class LengthLimits(NamedTuple):
         return -(-width // self.multiple) * self.multiple
 
 
-class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
+class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin, LanguageMixin):
     """Made by `AutoTokenizer.from_pretrained`; not by hand."""
 
     transformers_classes = (
@@ -80,8 +81,10 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
         control_tokens: Sequence[str] | None = None,
         trained: int | None = None,
         source: Mapping[str, Any] | None = None,
+        languages: LanguageTokens | None = None,
     ) -> None:
         self.backend = backend
+        self.languages = languages
         backend.no_padding()
         backend.no_truncation()
         self._special = in_role_order(special or {})
@@ -166,6 +169,7 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
         config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             **{name: value for name, value in self._source.items() if name not in rewritten},
+            **self.language_fields,
             **{name: token for name, token in self.special_tokens_map.items() if name not in named},
             **({"extra_special_tokens": named} if named else {}),
             "model_input_names": self.model_input_names,
@@ -287,7 +291,8 @@ class Tokenizer(FamiliarClass, VocabularyMixin, ChatMixin):
                 "pad_to_multiple_of": pad_to_multiple_of, "padding_side": padding_side, "return_tensors": return_tensors,
                 "return_overflowing_tokens": return_overflowing_tokens,
             }  # fmt: skip
-            columns["labels"] = self(text_target, text_pair_target, **options)["input_ids"]
+            with self._as_target():
+                columns["labels"] = self(text_target, text_pair_target, **options)["input_ids"]
         return BatchEncoding(columns, rows)
 
     def encode(self, text: Any, text_pair: Any = None, **options: Any) -> Any:

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
-from tokenizers.models import BPE, WordPiece
+from tokenizers.models import BPE, Unigram, WordPiece
 
 from glassformer.text.token_bytes import SPACE_MARKER
 from glassformer.text.tokenizer_files.gguf.pre_tokenizer_types import PRE_TOKENIZER_TYPES
-from glassformer.text.tokenizer_files.tokenizer_classes import CODE_LLAMA, GEMMA, LLAMA, TokenizerClass
+from glassformer.text.tokenizer_files.tokenizer_classes import CODE_LLAMA, GEMMA, LLAMA, MBART, TokenizerClass
 
 
 def set_class_pipeline(backend: Tokenizer, kind: TokenizerClass, config: Mapping[str, Any]) -> None:
@@ -26,6 +26,8 @@ def set_class_pipeline(backend: Tokenizer, kind: TokenizerClass, config: Mapping
         set_llama_pipeline(backend, kind, config)
     elif isinstance(backend.model, BPE) and not byte_level and kind is GEMMA:
         set_gemma_pipeline(backend)
+    elif isinstance(backend.model, Unigram) and kind is MBART:  # whose class knows no table
+        backend.normalizer = None
     elif isinstance(backend.model, WordPiece) and kind.files == "vocab.txt":
         set_bert_pipeline(backend, config)
     elif isinstance(backend.model, BPE) and byte_level and kind.files == "vocab.json":

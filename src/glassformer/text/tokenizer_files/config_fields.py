@@ -100,6 +100,9 @@ FIELDS: Mapping[str, ConfigField] = {
     **_fields("superseded", "count", "offset", "PEGASUS: how many ids come before the file's, 103"),
     **_fields("superseded", "flag", "keep_accents", "ALBERT: letters with their accents"),
     **_fields("superseded", "flag", "split_by_punct", "DeBERTa: words end at punctuation"),
+    **_fields("honoured", "text", "src_lang tgt_lang", "translators: the languages of texts and of targets"),
+    **_fields("honoured", "flag", "legacy_behaviour", "NLLB: a text's language after its end token"),
+    **_fields("superseded", "text", "language_codes", "M2M-100: which languages there are, m2m100 or wmt21"),
     # how a text is written
     **_fields("honoured", "flag", "clean_up_tokenization_spaces", "repair English spacing where words were joined"),
     **_fields("honoured", "flag", CLEAN_UP_BPE, "even where the vocabulary spells its spaces"),
@@ -124,8 +127,7 @@ FIELDS: Mapping[str, ConfigField] = {
     **_fields(
         "harmless",
         "anything",
-        "add_dummy_prefix_space remove_space wordpieces_prefix clean_text sp_model_file "
-        "src_lang tgt_lang language_codes legacy_behaviour",
+        "add_dummy_prefix_space remove_space wordpieces_prefix clean_text sp_model_file",
         "in tokenizer.json, without which these classes are refused",
     ),
     **_fields(

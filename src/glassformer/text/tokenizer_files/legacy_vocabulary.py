@@ -26,6 +26,7 @@ from glassformer.text.tokenizer_files.tokenizer_classes import (
     BERT,
     CLS_SEP_SEP,
     GPT2,
+    M2M100,
     MARIAN,
     SENTENCEPIECE,
     TIKTOKEN,
@@ -33,6 +34,7 @@ from glassformer.text.tokenizer_files.tokenizer_classes import (
 )
 from glassformer.text.tokenizers_errors import LibraryErrors
 
+BOTH = "vocab.json and pieces"
 OWN_FILES = ("source.spm", "vocab.txt", "vocab.json")  # each of one class; a vocab.json may stand beside a source.spm
 
 
@@ -43,6 +45,8 @@ def class_for_files(folder: Path, config: Mapping[str, Any], model: Mapping[str,
     file = next((name for name in (*OWN_FILES, *sentencepiece.FILES) if (folder / name).exists()), None)
     if file is None:
         raise CheckpointError(f"{folder}: holds no tokenizer.json. Fetch the tokenizer's files into it.")
+    if file == "vocab.json" and (folder / sentencepiece.BESIDE_IDS).exists():
+        file = BOTH
     if file == "vocab.json" and not (folder / "merges.txt").exists():
         raise CheckpointError(f"{folder}: holds a vocab.json but no merges.txt. Fetch that, or its tokenizer.json.")
     name, model_type = tokenizer_classes.class_name(config, model), model.get("model_type")
@@ -54,8 +58,11 @@ def class_for_files(folder: Path, config: Mapping[str, Any], model: Mapping[str,
         reason = f"its model_type is {model_type!r}"
         kind = tokenizer_classes.CLASS_BY_MODEL_TYPE.get(str(model_type))
     else:
-        reason, kind = "", {"source.spm": MARIAN, "vocab.txt": BERT, "vocab.json": GPT2}.get(file, SENTENCEPIECE)
-    if kind is None or kind.files != (file if file in OWN_FILES else "pieces"):
+        reason, kind = (
+            "",
+            {"source.spm": MARIAN, "vocab.txt": BERT, "vocab.json": GPT2, BOTH: M2M100}.get(file, SENTENCEPIECE),
+        )
+    if kind is None or kind.files != (file if file in (*OWN_FILES, BOTH) else "pieces"):
         raise CheckpointError(f"{folder / file}: {reason}, for which this file is not enough. Fetch its tokenizer.json.")
     return kind
 
@@ -68,8 +75,9 @@ def build(folder: Path, kind: TokenizerClass, config: Mapping[str, Any], unknown
 
 def read_pieces(folder: Path, kind: TokenizerClass, unknown: str | None) -> sentencepiece.SentencePieceModel:
     """The SentencePiece model of a folder that has one; `unknown`: the token for unknown text."""
-    if kind is MARIAN:
-        model, path = sentencepiece.read(folder / "source.spm"), folder / "vocab.json"
+    if kind in (MARIAN, M2M100):
+        file = "source.spm" if kind is MARIAN else sentencepiece.BESIDE_IDS
+        model, path = sentencepiece.read(folder / file), folder / "vocab.json"
         vocabulary = _read_ids(path)
         if sorted(vocabulary.values()) != list(range(len(vocabulary))):
             raise CheckpointError(f"{path}: its ids do not count from 0 without a gap. Fetch it again.")

@@ -123,10 +123,14 @@ class ScoredPieces:
             steps.append(normalizers.Prepend(SPACE_MARKER))
         return [*steps, normalizers.Replace(" ", SPACE_MARKER)]
 
-    def set_spaced_pipeline(self, backend: Tokenizer) -> None:
-        """As the class of PEGASUS does it: every space begins a piece, and several are one."""
-        table = normalizers.Precompiled(self.charsmap) if self.charsmap else normalizers.Replace("\n", " ")
-        backend.normalizer = normalizers.Sequence([table, normalizers.Replace(Regex(" {2,}"), " ")])
+    def set_spaced_pipeline(self, backend: Tokenizer, spaces: str = "\n") -> None:
+        """As the classes of PEGASUS and mBART-50 do it: every space begins a piece, and several are one.
+
+        `spaces`: what counts as a space beside, where the file has no table.
+        """
+        table: list[Any] = [normalizers.Precompiled(self.charsmap)] if self.charsmap else []
+        table += [normalizers.Replace(spaces, " ")] if spaces and not self.charsmap else []
+        backend.normalizer = normalizers.Sequence([*table, normalizers.Replace(Regex(" {2,}"), " ")])
         backend.pre_tokenizer = pre_tokenizers.Metaspace(SPACE_MARKER, prepend_scheme="always")
         backend.decoder = decoders.Metaspace(SPACE_MARKER, prepend_scheme="always")
 
@@ -151,6 +155,7 @@ class ScoredPieces:
         """Count as a class does whose ids are not the file's; `special`: the tokens with a role."""
         before, after = ([special[role] for role in roles if role in special] for roles in (order.before, order.after))
         before += order.reserved
+        after = [*order.languages, *after]
         self.tokens = [*before, *self.tokens[order.replaced :], *after]
         self.scores = [*[0.0] * len(before), *self.scores[order.replaced :], *[0.0] * len(after)]
         self.kinds = [*[CONTROL] * len(before), *self.kinds[order.replaced :], *[CONTROL] * len(after)]
@@ -170,7 +175,7 @@ class ScoredPieces:
         foreign = min(score_of.values(), default=0.0) - FAR_BELOW
         self.tokens = sorted(vocabulary, key=vocabulary.__getitem__)
         self.scores = [score_of.get(token, foreign) for token in self.tokens]
-        self.kinds = [NORMAL] * len(self.tokens)
+        self.kinds = [NORMAL if token in score_of else UNUSED for token in self.tokens]
         self.unknown = vocabulary[unknown]
 
     def added_tokens(self, normalized: Collection[int] = ()) -> list[AddedToken]:

@@ -32,11 +32,16 @@ from glassformer.text.tokenizer_files.tokenizer_classes import (
     DEBERTA_V2,
     GEMMA,
     LLAMA,
+    M2M100,
+    M2M_CODES,
     MARIAN,
+    MBART,
+    MBART50,
     PEGASUS,
     PEGASUS_OFFSET,
     SENTINELS,
     T5,
+    WMT21_CODES,
     XLM_ROBERTA,
     TokenizerClass,
 )
@@ -98,7 +103,8 @@ def _varint(raw: bytes, offset: int, end: int) -> tuple[int, int]:
 
 # The model ------------------------------------------------------------------------------------------------------
 
-FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model")
+BESIDE_IDS = "sentencepiece.bpe.model"  # M2M-100's, beside a vocab.json
+FILES = ("spiece.model", "tokenizer.model", BESIDE_IDS, "spm.model")
 UNIGRAM, BPE = 1, 2  # the two of its four algorithms that models use
 ROLE_FIELDS = {"unk_token": (40, 0), "bos_token": (41, 1), "eos_token": (42, 2), "pad_token": (43, -1)}
 # the field with the id of each, and the id where there is no such field; -1 is none
@@ -188,7 +194,7 @@ def build(
     if kind in (LLAMA, GEMMA):  # whose classes spell in bytes and know no table, whatever the file says
         pieces.byte_fallback, pieces.charsmap, pieces.remove_extra_whitespaces = True, b"", False
         pieces.add_prefix_space = kind is LLAMA and flag(config, "add_prefix_space", True)
-    has_pipeline = kind in (XLM_ROBERTA, ALBERT, DEBERTA_V2, PEGASUS)  # of its own, whatever the file says
+    has_pipeline = kind in (XLM_ROBERTA, ALBERT, DEBERTA_V2, PEGASUS, MBART, MBART50)  # of its own, whatever the file says
     normalized = range(count) if pieces.remove_extra_whitespaces and kind is not T5 and not has_pipeline else ()
     added = pieces.added_tokens(normalized)
     if kind.piece_order is not None:
@@ -198,17 +204,26 @@ def build(
                 "supported. Fetch its tokenizer.json."
             )
         pieces.reorder(kind.piece_order, special)
-        added += [AddedToken(token, special=True) for token in kind.piece_order.reserved]
+        added += [AddedToken(token, special=True) for token in (*kind.piece_order.reserved, *kind.piece_order.languages)]
     problem = f"{pieces.source}: its pieces do not make a tokenizer ({{}}). Fetch it again, or its tokenizer.json."
     with LibraryErrors(problem):
         backend = pieces.unigram() if model.algorithm == UNIGRAM else pieces.bpe()
         if kind is DEBERTA_V2:
             set_deberta_pipeline(backend, config)
+        elif kind is MBART50:
+            pieces.set_spaced_pipeline(backend, "")
+            backend.add_tokens(
+                [AddedToken(special[role], lstrip=True, special=True) for role in ("mask_token",) if role in special]
+            )
         elif kind is PEGASUS:
             pieces.set_spaced_pipeline(backend)
         elif has_pipeline or (kind is T5 and pieces.add_prefix_space and pieces.remove_extra_whitespaces):
             before = albert_normalizers(config) if kind is ALBERT else []
             pieces.set_word_pipeline(backend, before, kind is T5 or flag(config, "add_prefix_space", True))
+        elif kind is M2M100:
+            pieces.set_pipeline(backend, "always")
+            languages = WMT21_CODES if config.get("language_codes") == "wmt21" else M2M_CODES
+            added = [AddedToken(f"__{code}__", special=True) for code in languages]
         elif kind is MARIAN:
             pieces.set_pipeline(backend, "always")
             codes = [token for token in pieces.tokens if token.startswith(">>") and token.endswith("<<")]  # of languages

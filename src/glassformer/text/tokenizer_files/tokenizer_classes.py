@@ -21,6 +21,15 @@ class PieceOrder:
     replaced: int  # how many of the file's first pieces they stand for
     after: tuple[str, ...] = ()
     reserved: tuple[str, ...] = ()  # tokens that follow those before, whatever the file has
+    languages: tuple[str, ...] = ()  # tokens that follow the file's
+
+
+class Languages(NamedTuple):
+    """Tokens that say which language a text has."""
+
+    default: str  # where no file says it
+    token: str  # a pattern of such tokens, with the language's code as its group
+    before: bool  # before a text, and not after its end token
 
 
 class Around(NamedTuple):
@@ -44,7 +53,7 @@ def _roles(**tokens: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class TokenizerClass:
-    files: Literal["vocab.txt", "vocab.json", "pieces", "source.spm", "ranks", ""] = (
+    files: Literal["vocab.txt", "vocab.json", "pieces", "source.spm", "vocab.json and pieces", "ranks", ""] = (
         ""  # what it can be built from without a tokenizer.json
     )
     special: Mapping[str, str] = field(default_factory=dict)
@@ -54,6 +63,7 @@ class TokenizerClass:
     sets_prefix_space: bool = False  # whether `add_prefix_space` counts, whatever a tokenizer.json says
     split_type: str = ""  # GGUF's name of how it splits a text, whatever a tokenizer.json says; "": as that file does
     piece_order: PieceOrder | None = None  # None: as in SentencePiece's file
+    languages: Languages | None = None
 
 
 UNKNOWN_CLASS = TokenizerClass()
@@ -73,6 +83,42 @@ XLM_ROBERTA = TokenizerClass(
     ROBERTA.special,
     around=CLS_SEP_SEP,
     piece_order=PieceOrder(("bos_token", "pad_token", "eos_token", "unk_token"), 3, ("mask_token",)),  # fairseq's ids
+)
+MBART_CODES = (
+    "ar_AR", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fi_FI", "fr_XX", "gu_IN", "hi_IN", "it_IT", "ja_XX", "kk_KZ",
+    "ko_KR", "lt_LT", "lv_LV", "my_MM", "ne_NP", "nl_XX", "ro_RO", "ru_RU", "si_LK", "tr_TR", "vi_VN", "zh_CN",
+)  # fmt: skip
+MBART50_CODES = (  # beside these
+    "af_ZA", "az_AZ", "bn_IN", "fa_IR", "he_IL", "hr_HR", "id_ID", "ka_GE", "km_KH", "mk_MK", "ml_IN", "mn_MN", "mr_IN",
+    "pl_PL", "ps_AF", "pt_XX", "sv_SE", "sw_KE", "ta_IN", "te_IN", "th_TH", "tl_XX", "uk_UA", "ur_PK", "xh_ZA", "gl_ES",
+    "sl_SI",
+)  # fmt: skip
+M2M_CODES = (
+    "af", "am", "ar", "ast", "az", "ba", "be", "bg", "bn", "br", "bs", "ca", "ceb", "cs", "cy", "da", "de", "el", "en",
+    "es", "et", "fa", "ff", "fi", "fr", "fy", "ga", "gd", "gl", "gu", "ha", "he", "hi", "hr", "ht", "hu", "hy", "id",
+    "ig", "ilo", "is", "it", "ja", "jv", "ka", "kk", "km", "kn", "ko", "lb", "lg", "ln", "lo", "lt", "lv", "mg", "mk",
+    "ml", "mn", "mr", "ms", "my", "ne", "nl", "no", "ns", "oc", "or", "pa", "pl", "ps", "pt", "ro", "ru", "sd", "si",
+    "sk", "sl", "so", "sq", "sr", "ss", "su", "sv", "sw", "ta", "th", "tl", "tn", "tr", "uk", "ur", "uz", "vi", "wo",
+    "xh", "yi", "yo", "zh", "zu",
+)  # fmt: skip
+WMT21_CODES = (
+    "en", "ha", "is", "ja", "cs", "ru", "zh", "de",
+)  # fmt: skip
+MBART = replace(
+    XLM_ROBERTA,
+    piece_order=replace(XLM_ROBERTA.piece_order or PieceOrder((), 0), languages=MBART_CODES),
+    languages=Languages("en_XX", r"([a-z]{2}_[A-Z]{2})", before=False),
+)
+MBART50 = replace(
+    MBART,
+    piece_order=replace(MBART.piece_order or PieceOrder((), 0), languages=(*MBART_CODES, *MBART50_CODES)),
+    languages=Languages("en_XX", r"([a-z]{2}_[A-Z]{2})", before=True),
+)
+NLLB = TokenizerClass("", XLM_ROBERTA.special, languages=Languages("eng_Latn", r"([a-z]{3}_[A-Z][a-z]{3})", before=True))
+M2M100 = TokenizerClass(
+    "vocab.json and pieces",
+    _roles(bos="<s>", eos="</s>", unk="<unk>", sep="</s>", pad="<pad>"),
+    languages=Languages("en", r"__([a-z]{2,3})__", before=True),
 )
 ALBERT = TokenizerClass(
     "pieces",
@@ -131,6 +177,10 @@ CLASS_BY_NAME: Mapping[str, TokenizerClass] = {
     "DebertaV2": DEBERTA_V2,
     "T5": T5,
     "Marian": MARIAN,
+    "MBart": MBART,
+    "MBart50": MBART50,
+    "M2M100": M2M100,
+    "Nllb": NLLB,
     "Pegasus": PEGASUS,
     "Llama": LLAMA,
     "Gemma": GEMMA,
@@ -154,6 +204,8 @@ CLASS_BY_MODEL_TYPE: Mapping[str, TokenizerClass] = {
     "deberta-v2": DEBERTA_V2,
     **dict.fromkeys(("t5", "mt5"), T5),
     "marian": MARIAN,
+    "mbart": MBART,
+    "m2m_100": M2M100,
     "pegasus": PEGASUS,
     **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text"), GEMMA),
     **dict.fromkeys(("diffusion_gemma", "recurrent_gemma", "shieldgemma2", "t5gemma", "zaya"), GEMMA),

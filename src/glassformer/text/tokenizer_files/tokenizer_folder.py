@@ -20,6 +20,7 @@ from tokenizers import decoders
 
 from glassformer.ground.errors import CheckpointError
 from glassformer.ground.files import read_regular
+from glassformer.text.languages import LanguageTokens
 from glassformer.text.tokenizer_files import legacy_vocabulary, sentencepiece, tiktoken
 from glassformer.text.tokenizer_files.class_pipelines import set_class_pipeline
 from glassformer.text.tokenizer_files.config_fields import (
@@ -51,7 +52,7 @@ def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
         TokenizerConfig.read(folder / "special_tokens_map.json") if config.get("added_tokens_decoder") is None else {}
     )
     pieces = None
-    if ready is None and kind.files in ("pieces", "source.spm"):
+    if ready is None and kind.files in ("pieces", "source.spm", "vocab.json and pieces"):
         unknown = config.get("unk_token", kind.special.get("unk_token"))
         pieces = legacy_vocabulary.read_pieces(folder, kind, unknown if isinstance(unknown, str) else None)
     added = _read_added_tokens_decoder(config, path)
@@ -85,8 +86,10 @@ def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: 'model_max_length' is {limit!r}, which is no length. Fetch it again.")
     backend.encode_special_tokens = config.get("split_special_tokens", False)
     direction = (backend.padding or {}).get("direction", _default_padding_side(kind, backend))
+    languages = _languages(backend, kind, config, contents.get("eos_token"), path)
     return {
         "backend": backend,
+        "languages": languages,
         "special": contents,
         "additional": [token.content for token in additional or piece_tokens],
         "template": _read_chat_template(folder, config),
@@ -99,6 +102,27 @@ def read_tokenizer_folder(folder: Path) -> dict[str, Any]:
         "control_tokens": config.get("chat_control_tokens"),
         "source": config,
     }
+
+
+def _languages(
+    backend: tokenizers.Tokenizer, kind: TokenizerClass, config: TokenizerConfig, end: str | None, path: Path
+) -> LanguageTokens | None:
+    """The tokens of languages, where the class has such; the source's are put around texts."""
+    if kind.languages is None or end is None:
+        return None
+    added = (token.content for _, token in sorted(backend.get_added_tokens_decoder().items()))
+    tokens = {found[1]: token for token in added if (found := re.fullmatch(kind.languages.token, token))}
+    source, target = config.get("src_lang"), config.get("tgt_lang")
+    for name, code in (("src_lang", source), ("tgt_lang", target)):
+        if code is not None and code not in tokens:
+            raise CheckpointError(f"{path}: {name!r} is {code!r}, a language without a token. Fetch it again.")
+    if not tokens:
+        return None
+    source = source or (kind.languages.default if kind.languages.default in tokens else next(iter(tokens)))
+    before = kind.languages.before and not config.get("legacy_behaviour", False)
+    languages = LanguageTokens(tokens, before, end, source, target)
+    languages.set_around(backend, source)
+    return languages
 
 
 def _set_special(backend: tokenizers.Tokenizer, contents: Collection[str]) -> None:
