@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,24 @@ PATTERN, STATE = "blocks.0.attention.pattern", "blocks.0.attention.state"
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Subject:
     return write_checkpoint(tmp_path_factory.mktemp("states"), "qwen3_5_text", **WIDE)
+
+
+@pytest.mark.parametrize("name", ["plain", "cpu"])
+@pytest.mark.parametrize("family", ["mamba2", "nemotron_h"])
+def test_other_states_are_kept_as_well(family: str, name: str, tmp_path: Path) -> None:
+    """Rows of Mamba-2's states, in pieces and after rewinds, and forked."""
+    room = {"max_position_embeddings": 1024} if family == "nemotron_h" else {}
+    subject = write_checkpoint(tmp_path, family, **room).with_executor(name)
+    executor, ids = subject.executor(), ids_of(SPACING + 90)
+    expected = {length: scores(executor, executor.open(), ids[:length]) for length in (40, 200, len(ids))}
+    row, atol = executor.open(), 0 if name == "cpu" else 1e-4
+    for first, last in ((0, 7), (7, 8), (8, len(ids))):
+        scores(executor, row, ids[first:last])
+    for length in (200, 40, len(ids)):
+        executor.rewind(row, min(length - 1, row.length))
+        assert np.allclose(scores(executor, row, ids[row.length : length]), expected[length], rtol=0, atol=atol)
+    fork = executor.fork(row, 100)
+    assert np.allclose(scores(executor, fork, ids[100:200]), expected[200], rtol=0, atol=atol)
 
 
 @pytest.fixture(params=["plain", "cpu", "gpu"])

@@ -43,8 +43,28 @@ NOT_SPLIT = {**decoders.NOT_SPLIT, **recurrent.NOT_SPLIT, **experts.NOT_SPLIT}
 ON_GPU = (*(family for family in DECODERS if family not in NOT_ON_GPU), *PAIRS)  # what the GPU engine runs
 
 __all__ = [
-    "DECODERS", "DENSE", "ENCODERS", "EXPERTS", "FAMILIES", "HEADS", "LLAMA3_ROPE", "NOT_ON_GPU", "NOT_SPLIT", "ON_GPU",
-    "PAIRS", "RECURRENT", "ROPES", "SINUSOIDAL", "TINY", "auto", "build", "config", "in_checkpoint", "random_changes",
+    "DECODERS",
+    "DENSE",
+    "ENCODERS",
+    "EXPERTS",
+    "FAMILIES",
+    "HEADS",
+    "LLAMA3_ROPE",
+    "NOT_ON_GPU",
+    "NOT_SPLIT",
+    "ON_GPU",
+    "PAIRS",
+    "RECURRENT",
+    "ROPES",
+    "SINUSOIDAL",
+    "TINY",
+    "as_usual",
+    "auto",
+    "build",
+    "config",
+    "in_checkpoint",
+    "module_name",
+    "random_changes",
     "write",
 ]  # fmt: skip
 
@@ -124,23 +144,44 @@ def in_checkpoint(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
     stored: dict[str, Any] = {}
     for name, value in tensors.items():
         name = name.replace(".gate.moe_statics.", ".moe_statics.")
+        if model.config.model_type == "nemotron_h":
+            name = name.replace("model.", "backbone.", 1)
         if model.config.model_type == "roformer" and name.endswith("embed_positions.weight"):
             continue  # RoPE's table, which follows from the config
         if names[0] == "w1" and model.config.model_type != "lfm2_moe":
             name = name.replace(".mlp.", ".block_sparse_moe.")
         stem, _, last = name.rpartition(".experts.")
         which, kind = last.removesuffix("_bias"), "bias" if last.endswith("_bias") else "weight"
-        if which not in ("gate_up_proj", "down_proj"):
+        if which not in ("gate_up_proj", "up_proj", "down_proj"):
             stored[name] = value
             continue
         alternate = model.config.model_type == "gpt_oss"
         if alternate and kind == "weight":
             value = value.mT
         pair = (value[:, ::2], value[:, 1::2]) if alternate else value.chunk(2, 1)
-        parts = dict(zip(names, pair, strict=False)) if which == "gate_up_proj" else {names[2]: value}
+        whole = {"down_proj": names[2]}.get(which, which)
+        parts = dict(zip(names, pair, strict=False)) if which == "gate_up_proj" else {whole: value}
         for own, part in parts.items():
             stored |= {f"{stem}.experts.{number}.{own}.{kind}": expert for number, expert in enumerate(part)}
     return stored
+
+
+def as_usual(model: Any, ids: Any, output: Any) -> Any:
+    """A model's output, as that of most others: Mamba-2's has a cache of another name, and its hidden states begin after
+    the first block, with the last of them twice."""
+    if model.config.model_type != "mamba2":
+        return output
+    fields = {name: value for name, value in output.items() if name != "cache_params"}
+    if (states := fields.get("hidden_states")) is not None:
+        fields["hidden_states"] = (model.get_input_embeddings()(ids), *states[:-2], states[-1])
+    outputs = transformers.modeling_outputs
+    kind = outputs.BaseModelOutputWithPast if "last_hidden_state" in fields else outputs.CausalLMOutputWithPast
+    return kind(**fields)
+
+
+def module_name(model: Any, name: str) -> str:
+    """What a module is called in the reference, where its files have another name."""
+    return name.replace("backbone.", "model.", 1) if model.config.model_type == "nemotron_h" else name
 
 
 def random_changes(model_type: str, seed: int) -> dict[str, Any]:

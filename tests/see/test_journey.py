@@ -542,7 +542,11 @@ class TestPlan:
         if family in (*reference.SINUSOIDAL, "roformer"):  # whose positions follow from the config
             extra |= {name for name, _ in model.named_parameters() if "embed_positions" in name}
         count = sum(one.numel() for name, one in model.named_parameters() if name not in extra)
-        buffers = sum(one.numel() for name, one in model.named_buffers() if name == "final_logits_bias")
+        buffers = sum(
+            one.numel()
+            for name, one in model.named_buffers()
+            if name.endswith(("final_logits_bias", "e_score_correction_bias"))
+        )
         assert found.parameters == count + buffers
         assert found.weights == {"float32": 4 * found.parameters, "bfloat16": 2 * found.parameters}
         assert found.shapes["embedding"] == (1, 1 if found.encoder else 7, model.config.hidden_size)

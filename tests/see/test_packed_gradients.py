@@ -29,7 +29,8 @@ LOGIT, LOSS = Target(position=4, token=5, against=7), Target(loss=True)
 
 def gradients(model: Any, target: Target = LOGIT) -> dict[str, np.ndarray]:
     text = model.read_ids(IDS, IDS) if model.head == "seq2seq" else model.read_ids(IDS)
-    sites = ("embedding", "blocks.0.attention.value", "blocks.1.mlp.update", "blocks.1.residual")
+    sites = ["embedding", "blocks.0.attention.value", "blocks.1.mlp.update", "blocks.1.residual"]
+    sites = [site for site in sites if site in model.blueprint.sites]  # a block may have one part alone
     return Differentiation(text).site_gradients(target, sites)
 
 

@@ -36,6 +36,7 @@ RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand i
     "phi": {**LLAMA, "resid_pdrop": 0.11, "embd_pdrop": 0.31},
     "bloom": {**LLAMA, "hidden_dropout": 0.11},
     "mpt": {},
+    "mamba2": {},
     "falcon": {},  # without ALiBi
     "opt": {"dropout": 0.11, "attention_dropout": 0.21},
     "biogpt": {"hidden_dropout_prob": 0.11, "attention_probs_dropout_prob": 0.21, "activation_dropout": 0.31},
@@ -153,7 +154,7 @@ def test_dropout_is_where_the_reference_has_it(family: str, head: str, tmp_path:
     assert rates(ours) == rates(theirs)
     for name, part in ours.named_modules():
         if isinstance(part, Attention):
-            other = theirs.get_submodule(name)
+            other = theirs.get_submodule(reference.module_name(theirs, name))
             rate = getattr(other, "attention_dropout", None) or getattr(other, "attn_dropout", None) or other.dropout
             assert part.dropout_rate == (rate.p if isinstance(rate, nn.Dropout) else rate) == 0.21, name
 

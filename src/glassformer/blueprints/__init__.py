@@ -24,7 +24,7 @@ VARIANTS = {("gemma3_text", "use_bidirectional_attention"): "embedding_gemma"}  
 SHARED = frozenset(
     {
         "blueprint", "bounds", "bridged", "config", "gated_delta", "layer_types", "mla", "multimodal", "other_fields",
-        "routed", "synonyms",
+        "routed", "state_space", "synonyms",
     }
 )  # fmt: skip
 

@@ -49,8 +49,8 @@ class Config(shared.Config):
 
 
 @dataclass(kw_only=True)
-class GroupedConfig(Config):
-    """The first layers have no experts; the others have some in groups, and some that all tokens go to (DeepSeek's way)."""
+class GroupsConfig(Config):
+    """Experts stand in groups, and some more are there for all tokens (DeepSeek's way)."""
 
     aliases = {"n_routed_experts": "num_experts"}
 
@@ -60,7 +60,6 @@ class GroupedConfig(Config):
     n_group: int | None = 1
     topk_group: int | None = 1  # how many groups the experts of a token may be in
     routed_scaling_factor: float = 1.0  # what the shares of those chosen are multiplied by
-    first_k_dense_replace: int = 1  # layers without experts
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,6 +76,13 @@ class GroupedConfig(Config):
                 f"config field 'num_experts_per_tok' is {self.num_experts_per_tok}, but the best groups ('topk_group') have "
                 f"{kept * (self.num_experts // groups)} experts."
             )
+
+
+@dataclass(kw_only=True)
+class GroupedConfig(GroupsConfig):
+    """The first layers have no experts."""
+
+    first_k_dense_replace: int = 1  # layers without experts
 
     @property
     def routed_layers(self) -> tuple[int, ...]:

@@ -236,7 +236,8 @@ class ProgramStep:
     kernel: str | None = None  # of a convolution: a row of weights for each column
     kernel_bias: str | None = None
     kernel_size: int = 0
-    vector: str | None = None  # a number for each column: a time step's bias, or a decay's rate
+    vector: str | None = None  # a number for each column: a time step's bias, or a decay's rate; for each head: what of a
+    # token's own value is added to its output
     least: float = 0.0  # time steps are cut at these
     most: float = math.inf
     state_offset: int = 0  # where its state begins among a row's

@@ -9,7 +9,7 @@ expert_linear   a linear of each chosen expert with its neurons, times its share
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -154,7 +154,11 @@ class ExpertOp(Op):
 
     __slots__ = ()
     weight_role = "product"
-    per_expert: ClassVar[int]  # matrices
+
+    @property
+    def per_expert(self) -> int:
+        """How many matrices each has."""
+        return 1
 
     def expert_weights(self, expert: int) -> list[tuple[Weight, ...]]:
         """The weights of an expert's matrices, with their biases: gate and up, or one alone."""
@@ -187,7 +191,15 @@ class ExpertOp(Op):
 class ExpertGate(ExpertOp):
     __slots__ = ()
     kind = "expert_gate"
-    per_expert = 2
+
+    @property
+    def gated(self) -> bool:
+        """Whether each expert has a gate; else an activation of one product."""
+        return bool(self.options.get("gated", True))
+
+    @property
+    def per_expert(self) -> int:
+        return 2 if self.gated else 1
 
     @property
     def neurons(self) -> int:
@@ -198,7 +210,11 @@ class ExpertGate(ExpertOp):
         x, shares = inputs
         made = np.zeros((self.options["chosen"], self.neurons), x.dtype)
         for slot, expert in enumerate(self.chosen(shares)):
-            gate, up = (product(self, x, token.weights, weights) for weights in self.expert_weights(expert))
+            gate, *ups = (product(self, x, token.weights, weights) for weights in self.expert_weights(expert))
+            if not ups:
+                made[slot] = activation(self)(gate)
+                continue
+            up = ups[0]
             if (limit := self.options["limit"]) is not None:
                 gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
             made[slot] = activation(self)(gate) * (up + np.float32(self.options["offset"]))
@@ -206,6 +222,7 @@ class ExpertGate(ExpertOp):
 
     def formula(self) -> str:
         gate = f"{self.options['how']}(gate weights · x) × (up weights · x)"
+        gate = gate if self.gated else f"{self.options['how']}(weights · x)"
         return f"{gate}, of {self.options['chosen']} of {self.experts} experts"
 
     def explain(self, e: ArithmeticDraft, index: int) -> None:
@@ -214,7 +231,12 @@ class ExpertGate(ExpertOp):
         if slot >= len(chosen):
             e.step("neuron", "of no expert: fewer are chosen here", 0.0)
             return
-        parts = zip(("gate", "up"), self.expert_weights(chosen[slot]), strict=True)
+        weights = self.expert_weights(chosen[slot])
+        if not self.gated:
+            made = explain_product(self, e, neuron, "product", weights[0])
+            explain_activation(self, e, made, f"{self.options['how']}(product), of expert {chosen[slot]}")
+            return
+        parts = zip(("gate", "up"), weights, strict=True)
         gate, up = (explain_product(self, e, neuron, name, weights) for name, weights in parts)
         how, limit, offset = (self.options[name] for name in ("how", "limit", "offset"))
         if limit is not None:
@@ -235,7 +257,7 @@ class ExpertGate(ExpertOp):
         derivation.add(index, path[:-1], step(expert_neurons, At(path)))
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
-        gate = {"epilogue": Epilogue.GATE, "activation": native_activation(self)}
+        gate = {"epilogue": Epilogue.GATE if self.gated else Epilogue.ACTIVATE, "activation": native_activation(self)}
         limits = {"gate_limit": self.options["limit"] or 0.0, "gate_offset": self.options["offset"]}
         writer.set_result(index, self.lower_matmul(writer, self.width, **gate, **limits))
 
@@ -243,7 +265,6 @@ class ExpertGate(ExpertOp):
 class ExpertLinear(ExpertOp):
     __slots__ = ()
     kind = "expert_linear"
-    per_expert = 1
 
     def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
         neurons, shares = inputs
@@ -328,18 +349,20 @@ def build_route(
 
 
 def build_expert_gate(
-    b: Recorder, x: Value, shares: Value, experts: Sequence[tuple[str, str]], chosen: int, inner: int, how: str,
+    b: Recorder, x: Value, shares: Value, experts: Sequence[tuple[str, ...]], chosen: int, inner: int, how: str,
     bias: bool = False, limit: float | None = None, offset: float = 0.0,
 ) -> Value:  # fmt: skip
-    """The neurons of the chosen experts, in the order of their indices, side by side; `experts`: gate and up of each.
+    """The neurons of the chosen experts, in the order of their indices, side by side; `experts`: gate and up of each, or
+    what is activated without a gate.
 
     `limit`: what the gate is cut at above, and the other at both sides; `offset` is added to the latter.
     """
     modules = [module for pair in experts for module in pair]
     weights = {name: shape for module in modules for name, shape in linear_weights(module, x, inner, bias).items()}
+    ungated: dict[str, Any] = {"gated": False} if len(experts[0]) == 1 else {}
     return b.record(
         ExpertGate, _around(experts[0][0]), (x, shares), (*x.shape[:-1], chosen * inner), "mlp.hidden", weights,
-        how=how, chosen=chosen, experts=len(experts), limit=limit, offset=offset,
+        how=how, chosen=chosen, experts=len(experts), limit=limit, offset=offset, **ungated,
     )  # fmt: skip
 
 

@@ -8,6 +8,9 @@ This is the gated delta rule (https://arxiv.org/abs/2412.06464). Without `delta`
 is written, as in Mamba-2 (https://arxiv.org/abs/2405.21060). Either way an output is a sum of the values so far, each times
 a weight that follows from queries, keys, decays and writes alone: the effective pattern, whose weights may be negative.
 
+With a weight, a number for each head, as much of a token's own value is added to its output as that says: what the pattern
+has on its diagonal, too.
+
 Inputs: query, key, value, decay, write. Options: delta, scale.
 """
 
@@ -26,6 +29,7 @@ from glassformer.ops.heads import ProjectToHeads
 from glassformer.ops.module_steps import Values, path_of, step
 from glassformer.ops.norm import Norm
 from glassformer.ops.op import ArithmeticDraft, Array, Floats, Op, TokenContext, integer
+from glassformer.ops.products import stored_weight
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value
 from glassformer.ops.token_mixer import HeadValues, TokenMixer
@@ -55,7 +59,8 @@ class Recur(TokenMixer):
 
     def formula(self) -> str:
         written = "write · key ⊗ (value − key · state)" if self.options["delta"] else "write · key ⊗ value"
-        return f"state ← decay · state + {written};  query · state × {self.options['scale']:.6g}"
+        read = f"query · state × {self.options['scale']:.6g}" + (" + skip · value" if self.weights else "")
+        return f"state ← decay · state + {written};  {read}"
 
     def notes(self, ops: Sequence[Op]) -> list[str]:
         """What is particular to it, each in a sentence."""
@@ -69,6 +74,8 @@ class Recur(TokenMixer):
             notes.append(f"{heads} states share {keys} heads of queries and keys.")
         if self.options["delta"]:
             notes.append("Delta rule: what the state has for a key already is taken from a value before it is written.")
+        if self.weights:
+            notes.append(f"A part of each token's own value passes by the state: {self.weights[0].name} says how much.")
         return notes
 
     # Its numbers ------------------------------------------------------------------------------------------------
@@ -94,6 +101,7 @@ class Recur(TokenMixer):
         all_keys = token.everywhere(self.inputs[1])[:, :count].astype(np.float64)
         decays, writes = (token.everywhere(source)[:count].astype(np.float64) for source in self.inputs[3:])
         decays = np.maximum(decays, 0)
+        skips = stored_weight(token.weights, self.weights[0]) if self.weights else np.zeros(every)
         reads = []
         for head in range(every) if heads is None else heads:
             key_head = head * len(all_keys) // every
@@ -104,14 +112,19 @@ class Recur(TokenMixer):
                 if self.options["delta"]:
                     left = left - writes[place, head] * (left @ keys[place]) * keys[place]
                 left = left * kept[place]
-            reads.append(StateReads(np.asarray(query[key_head], np.float32), keys, key_head, readings, writes[:, head]))
+            vector = np.asarray(query[key_head], np.float32)
+            reads.append(StateReads(vector, keys, key_head, readings, writes[:, head], float(skips[head])))
         return reads
 
     # In PyTorch -------------------------------------------------------------------------------------------------
 
     def write_modules(self, derivation: Any, index: int) -> None:
         path = path_of(self.module)
-        derivation.recurrence(index, path, {name: self.options[name] for name in ("delta", "scale")})
+        options = {name: self.options[name] for name in ("delta", "scale")}
+        for weight in self.weights:
+            derivation.vector(weight, 1.0)
+            options["skip_name"] = path_of(weight.name)[-1]
+        derivation.recurrence(index, path, options)
         derivation.add(index, path, step(recur))
 
     # In an engine -----------------------------------------------------------------------------------------------
@@ -132,6 +145,7 @@ class Recur(TokenMixer):
         decay, write = (writer.buffer_of[source] for source in self.inputs[3:])
         fields |= {"input": buffer, "second_input": decay, "third_input": write, "heads": heads, "kv_heads": keys}
         fields |= {"head_size": size, "key_size": key_size, "delta": self.options["delta"], "scale": self.options["scale"]}
+        fields["vector"] = self.weights[0].name if self.weights else None
         pattern, norms = self.inner_site("pattern"), self.inner_site("state_norm")
         if pattern in writer.watched:
             weights = writer.add_pinned(BufferShape(heads, per_key=True))
@@ -182,6 +196,7 @@ class StateReads:
     key_head: int
     readings: Array  # (tokens, key_size): the scaled query, as it comes to each token's write
     writes: Array  # (tokens)
+    skip: float = 0.0  # how much of the last token's value passes by the state
     sink: float = -math.inf
 
     @property
@@ -190,7 +205,9 @@ class StateReads:
 
     @property
     def weights(self) -> Floats:
-        return np.asarray((self.readings * self.keys).sum(-1) * self.writes, np.float32)
+        weights = (self.readings * self.keys).sum(-1) * self.writes
+        weights[-1] += self.skip
+        return np.asarray(weights, np.float32)
 
     @property
     def visible(self) -> npt.NDArray[np.bool_]:
@@ -201,7 +218,9 @@ class StateReads:
         name = "q, decayed and cleared on its way back"
         product = e.dot_product("q · k", (name, self.readings[key]), ("k", self.keys[key]), every=True)
         score = e.step("q · k", f"{len(self.query)} terms, of what the tokens between have left of q", product)
-        e.step("weight", f"× {self.writes[key]:.4f}, how strongly this token was written", score * self.writes[key])
+        weight = e.step("weight", f"× {self.writes[key]:.4f}, how strongly this token was written", score * self.writes[key])
+        if self.skip and key == len(self.keys) - 1:
+            e.step("with its own value", f"+ {self.skip:.4f}, which passes by the state", weight + self.skip)
 
 
 @dataclass
@@ -229,9 +248,12 @@ def recur(query: int, key: int, value: int, decay: int, write: int, out: int, m:
 
 def build_recur(
     b: Recorder, query: Value, key: Value, value: Value, decay: Value, write: Value, module: str, delta: bool,
-    scale: float = 1.0,
+    scale: float = 1.0, skip: str = "",
 ) -> Value:  # fmt: skip
-    """Heads that keep a state, joined, with the sites of an attention and those of the state."""
+    """Heads that keep a state, joined, with the sites of an attention and those of the state.
+
+    `skip`: the name of what says how much of a token's own value passes by the state.
+    """
     batch, heads, length, size = value.shape
     state = (batch, heads, key.shape[-1], size)
     inner_sites = {
@@ -242,4 +264,5 @@ def build_recur(
     }
     joined = (batch, length, integer(heads) * integer(size))
     inputs = (query, key, value, decay, write)
-    return b.record(Recur, module, inputs, joined, None, {}, inner_sites, delta=delta, scale=scale)
+    weights = {skip: (integer(heads),)} if skip else {}
+    return b.record(Recur, module, inputs, joined, None, weights, inner_sites, delta=delta, scale=scale)

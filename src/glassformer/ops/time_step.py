@@ -107,10 +107,12 @@ def decay(name: str, read: int, write: int, m: Any, values: Values, p: Any) -> N
     values[write] = (-getattr(m, name).to(values[read].dtype).exp() * values[read]).exp()
 
 
-def build_time_step(b: Recorder, x: Value, bias: str, least: float = 0.0, most: float = math.inf) -> Value:
+def build_time_step(
+    b: Recorder, x: Value, bias: str, least: float = 0.0, most: float = math.inf, site: str | None = None
+) -> Value:
     """How far each head's state moves on with a token; `bias`: the name of what is added to x."""
     module = bias.rpartition(".")[0]
-    return b.record(TimeStep, module, (x,), x.shape, None, {bias: (integer(x.width),)}, least=least, most=most)
+    return b.record(TimeStep, module, (x,), x.shape, site, {bias: (integer(x.width),)}, least=least, most=most)
 
 
 def build_decay(b: Recorder, x: Value, rate: str, site: str = "attention.decay") -> Value:

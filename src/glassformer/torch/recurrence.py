@@ -77,6 +77,7 @@ class Recurrence(Container):
     state_index: int
     delta: bool
     scale: float
+    skip_name = ""  # of the parameter that says how much of a token's own value passes by the state
 
     def recur(self, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, write: Tensor, p: ForwardPass) -> Tensor:
         """All heads' outputs, side by side: (batch, length, heads · head_size)."""
@@ -94,19 +95,22 @@ class Recurrence(Container):
             heads, state = one_step(query, key, value, decay, write, first, self.delta)
         else:
             heads, state = in_chunks(query, key, value, decay, write, first, self.delta, starts)
+        skip = getattr(self, self.skip_name).to(wide)[:, None, None] if self.skip_name else None
+        if skip is not None:
+            heads = heads + skip * value
         if p.tap is not None:
             if watched:
                 norms = state_norms(key, value, decay, write, first, self.delta)
                 self.at_site("attention.state_norm", norms.mT.to(dtype), p)
-            heads = self._seen_heads(heads, query, key, value, decay, write, p, any(starts))
+            heads = self._seen_heads(heads, query, key, value, decay, write, skip, p, any(starts))
             state = self.at_site("attention.state", state, p)
         if p.cache is not None:
             p.cache.keep_state(self.state_index, state, p.mask.keys)
         return heads.to(dtype).transpose(1, 2).flatten(2)
 
     def _seen_heads(
-        self, heads: Tensor, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, write: Tensor, p: ForwardPass,
-        begun: bool,
+        self, heads: Tensor, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, write: Tensor, skip: Tensor | None,
+        p: ForwardPass, begun: bool,
     ) -> Tensor:  # fmt: skip
         """The sites of pattern and heads; the heads are computed from the pattern only where it is changed."""
         assert p.tap is not None
@@ -117,7 +121,10 @@ class Recurrence(Container):
                     f"{site!r} needs what earlier passes have written to the state. Give the text in one pass, without a "
                     "cache."
                 )
-            weights = p.tap.apply(site, effective_pattern(query, key, decay, write, self.delta))
+            weights = effective_pattern(query, key, decay, write, self.delta)
+            if skip is not None:
+                weights = weights + skip * torch.eye(weights.shape[-1], dtype=weights.dtype, device=weights.device)
+            weights = p.tap.apply(site, weights)
             if p.tap.changes(site):
                 heads = weights.to(value.dtype) @ value
         return self.at_site("attention.heads", heads, p)

@@ -19,7 +19,10 @@ from glassformer.torch.layers import ActivationFunction, Linear
 
 
 class Expert(FamilyModule):
-    """An expert's gated MLP; `limit`: what the gate is cut at above, and the other at both sides; `offset`: added there."""
+    """An expert's MLP, gated if it has three projections.
+
+    `limit`: what the gate is cut at above, and the other at both sides; `offset`: added there.
+    """
 
     def __init__(
         self, parts: Mapping[str, Linear], names: Sequence[str], activation: str, limit: float | None, offset: float
@@ -31,13 +34,16 @@ class Expert(FamilyModule):
         self.names, self.limit, self.offset = names, limit, offset
 
     def neurons(self, x: Tensor) -> Tensor:
-        gate, up = (self._modules[name](x) for name in self.names[:2])  # type: ignore[misc]
+        gate, *ups = (self._modules[name](x) for name in self.names[:-1])  # type: ignore[misc]
+        if not ups:
+            return self.act_fn(gate)
+        up = ups[0]
         if self.limit is not None:
             gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
         return self.act_fn(gate) * (up + self.offset if self.offset else up)
 
     def down(self, neurons: Tensor) -> Tensor:
-        return self._modules[self.names[2]](neurons)  # type: ignore[misc]
+        return self._modules[self.names[-1]](neurons)  # type: ignore[misc]
 
 
 class Slots(NamedTuple):

@@ -257,7 +257,7 @@ def _state_token(x: Tensor, decays: Tensor, writes: Tensor, heads: StateHeads, t
 
 def recur(
     p: PassTensors, x: Tensor, pool: Tensor, decays: Tensor, writes: Tensor, out: Tensor, heads: StateHeads, *,
-    norms: Tensor | None = None,
+    norms: Tensor | None = None, skip: Tensor | None = None,
 ) -> None:  # fmt: skip
     shape = (heads.heads, heads.key_size, heads.head_size)
     for tokens, place in _feeds(p):
@@ -267,14 +267,16 @@ def recur(
             state *= t.decay[..., None]
             known = (t.key[..., None] * state).sum(1) if heads.delta else 0
             state += t.key[..., None] * ((t.value - known) * t.write)[:, None]
-            out[token] = ((t.query[..., None] * state).sum(1) * heads.scale).flatten()
+            passed = 0 if skip is None else skip[:, None] * t.value
+            out[token] = ((t.query[..., None] * state).sum(1) * heads.scale + passed).flatten()
             if norms is not None:
                 norms[token] = state.square().sum((1, 2)).sqrt()
 
 
 def recur_pattern(
-    p: PassTensors, x: Tensor, decays: Tensor, writes: Tensor, out: Tensor, heads: StateHeads, *, keys: int
-) -> None:
+    p: PassTensors, x: Tensor, decays: Tensor, writes: Tensor, out: Tensor, heads: StateHeads, *, keys: int,
+    skip: Tensor | None = None,
+) -> None:  # fmt: skip
     out.zero_()
     for tokens, _ in _feeds(p):
         for token in tokens:
@@ -284,6 +286,8 @@ def recur_pattern(
                 found = (left * t.key).sum(-1, keepdim=True) * t.write
                 out[token].view(heads.heads, keys)[:, place - tokens.start] = found[:, 0]
                 left = (left - (found * t.key if heads.delta else 0)) * t.decay
+            if skip is not None:
+                out[token].view(heads.heads, keys)[:, token - tokens.start] += skip
 
 
 def recur_values(p: PassTensors, x: Tensor, pattern: Tensor, out: Tensor, heads: StateHeads, *, keys: int) -> None:

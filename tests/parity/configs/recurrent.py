@@ -30,17 +30,30 @@ TINY["lfm2_moe"] = {
     **{name: value for name, value in TINY["lfm2"].items() if name != "block_multiple_of"}, "num_experts": 5,
     "num_experts_per_tok": 2, "moe_intermediate_size": 20, "num_dense_layers": 1,
 }  # fmt: skip
-EXPERTS += ("lfm2_moe",)
+TINY["mamba2"] = {
+    "vocab_size": 160, "hidden_size": 32, "num_hidden_layers": 3, "num_heads": 4, "head_dim": 16, "state_size": 10,
+    "expand": 2, "n_groups": 2, "conv_kernel": 4, "chunk_size": 16,
+}  # fmt: skip
+TINY["nemotron_h"] = {
+    "vocab_size": 160, "hidden_size": 40, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12,
+    "max_position_embeddings": 64, "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
+    "intermediate_size": 56, "ssm_state_size": 10, "mamba_num_heads": 6, "mamba_head_dim": 8, "n_groups": 2,
+    "chunk_size": 16, "n_routed_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
+    "moe_shared_expert_intermediate_size": 24, "routed_scaling_factor": 1.5,
+}  # fmt: skip
+EXPERTS += ("lfm2_moe", "nemotron_h")
 NOT_ON_GPU = dict.fromkeys(EXPERTS, "has experts")
 NOT_SPLIT = {
-    **dict.fromkeys(TINY, "its state is not divided"),
-    **dict.fromkeys(("qwen3_next", "lfm2", "lfm2_moe"), "needs all of what would be divided"),
+    **dict.fromkeys(TINY, "needs all of what would be divided"),
+    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text"), "its state is not divided"),
 }
 HEADS: dict[str, tuple[str, ...]] = {
     "qwen3_5_text": ("base", "causal", "sequence"),
     "qwen3_5_moe_text": ("base", "causal"),
     "qwen3_next": ("base", "causal", "sequence", "token"),
     **dict.fromkeys(("lfm2", "lfm2_moe"), ("base", "causal")),
+    "mamba2": ("base", "causal"),
+    "nemotron_h": ("base", "causal"),
 }
 
 
@@ -120,3 +133,42 @@ def _lfm2_moe(draw: random.Random) -> dict[str, Any]:
 
 RANDOM: dict[str, Any] = {"lfm2": _lfm2_dense, "lfm2_moe": _lfm2_moe}
 RANDOM |= {"qwen3_5_text": _qwen3_5_text, "qwen3_5_moe_text": _qwen3_5_moe_text, "qwen3_next": _qwen3_next}
+
+
+def _mamba2(draw: random.Random) -> dict[str, Any]:
+    groups, size = draw.choice([1, 2, 3]), draw.choice([5, 8, 14])
+    heads, expand = groups * 2 * draw.choice([1, 2]), draw.choice([1, 2])
+    return {
+        "vocab_size": draw.randint(60, 300), "hidden_size": heads * size // expand, "num_hidden_layers": draw.randint(1, 4),
+        "num_heads": heads, "head_dim": size, "state_size": draw.choice([4, 7, 16]), "expand": expand, "n_groups": groups,
+        "conv_kernel": draw.choice([2, 3, 4]), "use_bias": draw.random() < 0.4, "use_conv_bias": draw.random() < 0.6,
+        "hidden_act": draw.choice(["silu", "gelu"]), "layer_norm_epsilon": draw.choice([1e-5, 1e-6]),
+        "tie_word_embeddings": draw.random() < 0.5, "chunk_size": draw.choice([4, 16]),
+    }  # fmt: skip
+
+
+def _nemotron_h(draw: random.Random) -> dict[str, Any]:
+    kinds = ["linear_attention", "full_attention"]  # without attention the reference cannot count tokens
+    kinds += draw.choices(["linear_attention", "full_attention", "moe", "mlp"], k=draw.randint(1, 3))
+    draw.shuffle(kinds)
+    keys, groups, states = draw.choice([1, 2, 3]), draw.choice([1, 2, 3]), draw.choice([1, 2, 3])
+    experts = groups * draw.randint(2, 3)
+    return {
+        "vocab_size": draw.randint(60, 300), "hidden_size": draw.choice([16, 28, 40]), "layers_block_type": kinds,
+        "num_attention_heads": keys * draw.choice([1, 2]), "num_key_value_heads": keys, "head_dim": draw.choice([8, 13]),
+        "intermediate_size": draw.choice([40, 56]), "mlp_bias": draw.random() < 0.3,
+        "mlp_hidden_act": draw.choice(["relu2", "silu"]), "max_position_embeddings": 64,
+        "ssm_state_size": draw.choice([4, 7, 16]), "mamba_num_heads": states * draw.choice([1, 2]),
+        "mamba_head_dim": draw.choice([5, 8, 16]), "n_groups": states, "conv_kernel": draw.choice([2, 3, 4]),
+        "use_bias": draw.random() < 0.4, "use_conv_bias": draw.random() < 0.6, "chunk_size": draw.choice([4, 16]),
+        "n_routed_experts": experts, "num_experts_per_tok": draw.randint(1, 2), "n_group": groups,
+        "topk_group": draw.randint(1, groups), "norm_topk_prob": draw.random() < 0.7,
+        "moe_intermediate_size": draw.choice([12, 24]), "moe_shared_expert_intermediate_size": draw.choice([12, 28]),
+        "moe_latent_size": draw.choice([None, None, 20]), "routed_scaling_factor": draw.choice([1.0, 2.5]),
+    }  # fmt: skip
+
+
+RANDOM |= {
+    "qwen3_5_text": _qwen3_5_text, "qwen3_5_moe_text": _qwen3_5_moe_text, "qwen3_next": _qwen3_next, "mamba2": _mamba2,
+    "nemotron_h": _nemotron_h,
+}  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -304,23 +304,29 @@ def _state_heads(step: ProgramStep) -> StateHeads:
 
 
 def _bind_recur(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
-    heads = _state_heads(step)
+    heads, skip = _state_heads(step), _skip(step, weights)
 
     def launch(run: DevicePass) -> None:
         inputs, decays, writes = (run.buffers[index] for index in (step.input, step.second_input, step.third_input))
         norms = None if step.state_norms is None else run.buffers[step.state_norms]
-        run.kernels.recur(run.tensors, inputs, run.states, decays, writes, run.buffers[step.output], heads, norms=norms)
+        more = {"norms": norms, "skip": skip}
+        run.kernels.recur(run.tensors, inputs, run.states, decays, writes, run.buffers[step.output], heads, **more)
 
     return launch
 
 
+def _skip(step: ProgramStep, weights: DeviceWeights) -> Any:
+    """How much of its own value a token's output has, for each head; None: nothing."""
+    return None if step.vector is None else weights.vector(step.vector)
+
+
 def _bind_recur_pattern(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
-    heads = _state_heads(step)
+    heads, skip = _state_heads(step), _skip(step, weights)
 
     def launch(run: DevicePass) -> None:
         inputs, decays, writes = (run.buffers[index] for index in (step.input, step.second_input, step.third_input))
         out = run.buffers[step.output]
-        run.kernels.recur_pattern(run.tensors, inputs, decays, writes, out, heads, keys=run.pattern_keys)
+        run.kernels.recur_pattern(run.tensors, inputs, decays, writes, out, heads, keys=run.pattern_keys, skip=skip)
 
     return launch
 

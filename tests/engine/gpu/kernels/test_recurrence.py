@@ -59,7 +59,7 @@ def test_decays() -> None:
 class Heads:
     """Heads with random numbers, and columns before and between them."""
 
-    def __init__(self, counts: Sequence[int] = FED, *, wide: bool = False, delta: bool = True) -> None:
+    def __init__(self, counts: Sequence[int] = FED, *, wide: bool = False, delta: bool = True, skips: bool = False) -> None:
         torch.manual_seed(3)
         heads, key_heads, key_size, size = 4, 2, 10, 21
         keys = key_heads * key_size
@@ -68,7 +68,7 @@ class Heads:
         self.counts, self.x = list(counts), torch.randn(tokens, 3 + 2 * keys + heads * size + 1) / 3
         self.decays, self.writes = torch.rand(tokens, heads * (key_size if wide else 1)), torch.rand(tokens, heads)
         self.pool = torch.randn(len(counts) + 2, 11 + heads * key_size * size + 4)
-        self.width = heads * size
+        self.width, self.skip = heads * size, torch.randn(heads) if skips else None
 
     def run(
         self, with_kernels: Any, pool: Tensor, tokens: slice = slice(None), counts: Sequence[int] | None = None
@@ -76,7 +76,7 @@ class Heads:
         count = len(self.x[tokens])
         out, whole = poisoned(count, self.width)
         parts = (self.x[tokens], pool, self.decays[tokens], self.writes[tokens])
-        with_kernels.recur(fed(counts or self.counts), *parts, out, self.heads)
+        with_kernels.recur(fed(counts or self.counts), *parts, out, self.heads, skip=self.skip)
         assert_written_within(out, whole)
         return out
 
@@ -84,7 +84,7 @@ class Heads:
 @pytest.mark.parametrize("delta", [False, True])
 @pytest.mark.parametrize("wide", [False, True])
 def test_states_are_read_and_written(delta: bool, wide: bool) -> None:
-    case = Heads(delta=delta, wide=wide)
+    case = Heads(delta=delta, wide=wide, skips=wide != delta)
     pool, expected_pool = case.pool.clone(), case.pool.clone()
     out, expected = case.run(kernels, pool), case.run(torch_kernels, expected_pool)
     assert relative_error(out, expected) < 1e-5
@@ -118,13 +118,13 @@ def test_norms_are_measured_and_change_nothing() -> None:
 @pytest.mark.parametrize("wide", [False, True])
 def test_patterns_say_what_is_read_of_each_token(delta: bool, wide: bool) -> None:
     """From states of zeros, outputs are the values times the pattern."""
-    case, keys = Heads(delta=delta, wide=wide), 32
+    case, keys = Heads(delta=delta, wide=wide, skips=wide != delta), 32
     out = case.run(kernels, torch.zeros_like(case.pool))
     pattern, whole = poisoned(len(case.x), 4 * keys)
-    kernels.recur_pattern(fed(), case.x, case.decays, case.writes, pattern, case.heads, keys=keys)
+    kernels.recur_pattern(fed(), case.x, case.decays, case.writes, pattern, case.heads, keys=keys, skip=case.skip)
     assert_written_within(pattern, whole)
     expected = torch.empty(len(case.x), 4 * keys)
-    torch_kernels.recur_pattern(fed(), case.x, case.decays, case.writes, expected, case.heads, keys=keys)
+    torch_kernels.recur_pattern(fed(), case.x, case.decays, case.writes, expected, case.heads, keys=keys, skip=case.skip)
     assert relative_error(pattern, expected) < 1e-5
     values, whole = poisoned(len(case.x), case.width)
     kernels.recur_values(fed(), case.x, pattern, values, case.heads, keys=keys)

@@ -573,9 +573,11 @@ class Engine {
         plan.first[0] = 0;
     }
 
-    // The input of a token's slot: gates read the token itself, other products what a gate has made for that slot.
+    static bool reads_token(const Step& s) { return s.epilogue == EPILOGUE_GATE || s.epilogue == EPILOGUE_ACTIVATE; }
+
+    // The input of a token's slot: what makes neurons reads the token itself, other products that slot's neurons.
     const float* expert_input(const Step& s, int entry) {
-        const int slot = s.epilogue == EPILOGUE_GATE ? 0 : entry % s.chosen;
+        const int slot = reads_token(s) ? 0 : entry % s.chosen;
         return row(s.input, input_row(s, entry / s.chosen)) + size_t(slot) * s.experts[0].columns;
     }
 
@@ -586,7 +588,7 @@ class Engine {
         const InputNeeds needs(s.experts, s.expert_count * s.matrix_count, k.split_bf16, alone);
         ExpertPlan& plan = alone ? workers_[share.thread()].plan : shared_plan_;
         PreparedInputs& into = alone ? workers_[share.thread()].own : shared_inputs_;
-        const int inputs = !alone ? tokens * s.chosen : s.epilogue == EPILOGUE_GATE ? 1 : s.chosen;
+        const int inputs = !alone ? tokens * s.chosen : reads_token(s) ? 1 : s.chosen;
         const auto prepare_slot = [&](int slot) { prepare(s, needs, expert_input(s, slot), columns, slot, into); };
         if (!alone) {
             share.parallel_for(1, [&](int) { plan_experts(s, tokens, plan); });
@@ -616,6 +618,7 @@ class Engine {
                 const int count = std::min(MATMUL_TOKENS, end - at);
                 const int place = !alone ? plan.place[expert] + at - first : inputs == 1 ? 0 : plan.entries[at];
                 product_tile(s, matrices, in, tile, place, count, out);
+                if (s.epilogue == EPILOGUE_ACTIVATE) k.activate(s.activation, out, nullptr, count * TILE);
                 for (int n = 0; n < count; ++n) {
                     const int entry = plan.entries[at + n], token = output_row(s, entry / s.chosen);
                     float* to = row(s.output, token) + size_t(entry % s.chosen) * rows + tile * TILE;
@@ -995,6 +998,7 @@ class Engine {
                 float* out = row(s.output, token) + size_t(head) * s.head_size;
                 for (int at = first; at < end; at += STATE_COLUMNS)
                     k.recur(t, state + at, s.head_size, value + at, std::min(STATE_COLUMNS, end - at), out + at);
+                for (int i = first; s.vector && i < end; ++i) out[i] += s.vector[head] * value[i];
                 if (!measured) continue;
                 float total = 0.0f;
                 for (int i = 0; i < s.key_size * s.head_size; ++i) total += state[i] * state[i];
@@ -1022,6 +1026,7 @@ class Engine {
                     for (int i = 0; i < s.key_size; ++i)
                         reading[i] = (reading[i] - (s.delta ? found * t.key[i] : 0.0f)) * t.kept(i);
                 }
+                if (s.vector) weights[token - f.first_token] += s.vector[head];
             }
         });
     }

@@ -116,7 +116,7 @@ struct Step {
     int32_t position_length;    // 0: they do not
     const float* kernel;        // of a convolution: (kernel_size, width), oldest first
     const float* kernel_bias;   // (width); may be null
-    const float* vector;        // (width): of time steps and decays
+    const float* vector;        // (width): of time steps and decays; (heads): how much of its own value a token's output has
     float least, most;          // of a time step
     int32_t kernel_size;
     int32_t state_offset;       // where a step's state begins among all that a row keeps

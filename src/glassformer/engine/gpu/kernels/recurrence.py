@@ -158,21 +158,22 @@ def number_kernel(
 
 def recur(
     p: PassTensors, x: Tensor, pool: Tensor, decays: Tensor, writes: Tensor, out: Tensor, heads: StateHeads, *,
-    norms: Tensor | None = None,
+    norms: Tensor | None = None, skip: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Heads' states go on by each token of their rows, and give their outputs, (tokens, heads * head_size).
 
-    `norms`: (tokens, heads), to be filled with the states' norms after each token.
+    `norms`: (tokens, heads), to be filled with the states' norms after each token. `skip`: (heads), how much of a token's
+    own value is added to its output.
     """
     feeds, blocks = p.starts.shape[0], triton.cdiv(heads.head_size, STATE_COLUMNS)
     squares = None if norms is None else torch.empty(x.shape[0], heads.heads, blocks, device=x.device)
     recur_kernel[feeds, heads.heads, blocks](
-        x, decays, writes, out, squares, pool, p.states, p.first_tokens, p.token_counts, x.stride(0), decays.stride(0),
+        x, decays, writes, skip, out, squares, pool, p.states, p.first_tokens, p.token_counts, x.stride(0), decays.stride(0),
         writes.stride(0), out.stride(0), pool.stride(0), heads.query_offset, heads.key_offset, heads.value_offset,
         heads.state_offset, heads.scale, heads.heads, heads.heads // heads.key_heads, KEY_SIZE=heads.key_size,
         KEYS=triton.next_power_of_2(heads.key_size), HEAD_SIZE=heads.head_size, DELTA=heads.delta,
-        WIDE=decays.shape[1] > heads.heads, MEASURES=norms is not None, COLUMNS=STATE_COLUMNS, num_warps=1,
-        enable_fp_fusion=False,
+        WIDE=decays.shape[1] > heads.heads, MEASURES=norms is not None, SKIPS=skip is not None, COLUMNS=STATE_COLUMNS,
+        num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
     if norms is not None and squares is not None:
         norms.copy_(squares.sum(-1).sqrt())
@@ -180,10 +181,10 @@ def recur(
 
 @triton.jit(do_not_specialize=["state_offset"])
 def recur_kernel(
-    x_ptr, decay_ptr, write_ptr, out_ptr, squares, pool, states, first_tokens, token_counts, x_stride, decay_stride,
-    write_stride, out_stride, pool_stride, query_offset, key_offset, value_offset, state_offset, scale, heads, shared,
-    KEY_SIZE: tl.constexpr, KEYS: tl.constexpr, HEAD_SIZE: tl.constexpr, DELTA: tl.constexpr, WIDE: tl.constexpr,
-    MEASURES: tl.constexpr, COLUMNS: tl.constexpr,
+    x_ptr, decay_ptr, write_ptr, skip_ptr, out_ptr, squares, pool, states, first_tokens, token_counts, x_stride,
+    decay_stride, write_stride, out_stride, pool_stride, query_offset, key_offset, value_offset, state_offset, scale, heads,
+    shared, KEY_SIZE: tl.constexpr, KEYS: tl.constexpr, HEAD_SIZE: tl.constexpr, DELTA: tl.constexpr,
+    WIDE: tl.constexpr, MEASURES: tl.constexpr, SKIPS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Some columns of the state of one head of one feed, (keys, columns), token after token."""
     feed, head, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -210,10 +211,14 @@ def recur_kernel(
             write_stride, WIDE,
         )  # fmt: skip
         state = state * (kept[:, None] if WIDE else kept)
+        own = value
         if DELTA:
             value = value - tl.sum(state * key[:, None], axis=0)
         state = state + key[:, None] * (value * write)[None, :]
-        tl.store(outputs + token * out_stride, tl.sum(state * query[:, None], axis=0) * scale, mask=in_head)
+        read = tl.sum(state * query[:, None], axis=0) * scale
+        if SKIPS:
+            read = read + tl.load(skip_ptr + head) * own
+        tl.store(outputs + token * out_stride, read, mask=in_head)
         if MEASURES:
             total = tl.sum(tl.sum(state * state, axis=0), axis=0)
             tl.store(squares + ((first + token) * heads + head) * tl.num_programs(2) + block, total)
@@ -234,23 +239,24 @@ def load_token(
 
 
 def recur_pattern(
-    p: PassTensors, x: Tensor, decays: Tensor, writes: Tensor, out: Tensor, heads: StateHeads, *, keys: int
-) -> None:
+    p: PassTensors, x: Tensor, decays: Tensor, writes: Tensor, out: Tensor, heads: StateHeads, *, keys: int,
+    skip: Tensor | None = None,
+) -> None:  # fmt: skip
     """How much of each token of a feed is in each later one's output: (tokens, heads * keys)."""
     out.zero_()
     recur_pattern_kernel[x.shape[0], heads.heads](
-        x, decays, writes, out, p.feed_of_token, p.first_tokens, x.stride(0), decays.stride(0), writes.stride(0),
+        x, decays, writes, skip, out, p.feed_of_token, p.first_tokens, x.stride(0), decays.stride(0), writes.stride(0),
         out.stride(0), heads.query_offset, heads.key_offset, heads.scale, heads.heads // heads.key_heads, keys,
         KEY_SIZE=heads.key_size, KEYS=triton.next_power_of_2(heads.key_size), DELTA=heads.delta,
-        WIDE=decays.shape[1] > heads.heads, num_warps=1, enable_fp_fusion=False,
+        WIDE=decays.shape[1] > heads.heads, SKIPS=skip is not None, num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["most_keys"])
 def recur_pattern_kernel(
-    x_ptr, decay_ptr, write_ptr, out_ptr, feed_of_token, first_tokens, x_stride, decay_stride, write_stride, out_stride,
-    query_offset, key_offset, scale, shared, most_keys, KEY_SIZE: tl.constexpr, KEYS: tl.constexpr, DELTA: tl.constexpr,
-    WIDE: tl.constexpr,
+    x_ptr, decay_ptr, write_ptr, skip_ptr, out_ptr, feed_of_token, first_tokens, x_stride, decay_stride, write_stride,
+    out_stride, query_offset, key_offset, scale, shared, most_keys, KEY_SIZE: tl.constexpr, KEYS: tl.constexpr,
+    DELTA: tl.constexpr, WIDE: tl.constexpr, SKIPS: tl.constexpr,
 ):  # fmt: skip
     """From a token back: what it reads of what each token wrote, and what of its query is left for those before."""
     token, head = tl.program_id(0), tl.program_id(1)
@@ -265,7 +271,10 @@ def recur_pattern_kernel(
         place = (token - back).to(tl.int64)
         key = tl.load(x_ptr + place * x_stride + key_offset + column, mask=in_key, other=0.0)
         found = tl.sum(left * key, axis=0) * tl.load(write_ptr + place * write_stride + head)
-        tl.store(weights + (place - first), found)
+        weight = found
+        if SKIPS and back == 0:
+            weight = found + tl.load(skip_ptr + head)
+        tl.store(weights + (place - first), weight)
         if DELTA:
             left = left - found * key
         if WIDE:
