@@ -28,6 +28,7 @@ PAGE = ROOT / "docs" / "config-fields.md"
 TEXT = PAGE.read_text("utf-8")
 FAMILIES = [family for family in model_types() if family != "scratch"]  # whose files are not config.json
 ROPE = {"rope_parameters", "rope_scaling", "rope_theta", "original_max_position_embeddings", "partial_rotary_factor"}
+MODERNBERT = {*ROPE, "global_rope_theta", "local_rope_theta", "global_attn_every_n_layers"}
 PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and keeps under another name
     **dict.fromkeys(
         ("llama", "mistral", "qwen2", "qwen3", "phi3", "olmo2", "granite", "smollm3", "gemma", "starcoder2", "mixtral"), ROPE
@@ -51,7 +52,7 @@ PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and kee
     "embedding_gemma": {*ROPE, "rope_local_base_freq", "sliding_window_pattern"},
     "eurobert": ROPE,
     "gemma4_text": {*ROPE, "rope_local_base_freq", "sliding_window_pattern", "per_layer_config"},
-    "modernbert": {*ROPE, "global_rope_theta", "local_rope_theta", "global_attn_every_n_layers"},
+    **dict.fromkeys(("modernbert", "modernbert-decoder"), MODERNBERT),
     "nomic_bert": {*ROPE, "head_dim", *nomic_bert.PUBLISHED},
     "gte": ROPE,
     "deberta-v2": {"embedding_size", "pooler_hidden_size", "attention_head_size"},

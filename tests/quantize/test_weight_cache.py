@@ -40,7 +40,7 @@ BART = {"d_model": 96, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128}
 T5: dict[str, Any] = {"d_model": 64, "d_ff": 128, "d_kv": 16}
 WIDE: dict[str, dict[str, Any]] = {  # rows of 64 and the like, so that something is packed
     **dict.fromkeys(reference.DECODERS, DECODER), **dict.fromkeys(reference.ENCODERS, SIZES),
-    "embedding_gemma": DECODER,
+    "embedding_gemma": DECODER, "modernbert-decoder": SIZES,
     **dict.fromkeys(("gpt_neox", "gpt_neo", "starcoder2", "cohere", "cohere2", "stablelm", "phi", "olmo", "biogpt"), SIZES),
     **dict.fromkeys(("gpt2", "gptj", "gpt_bigcode"), GPT2), "openai-gpt": {"n_embd": 64},
     "opt": {"hidden_size": 64, "ffn_dim": 128}, "bloom": {"hidden_size": 64}, "mpt": {"d_model": 64},

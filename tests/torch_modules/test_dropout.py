@@ -21,6 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 LLAMA = {"attention_dropout": 0.21}
 BERT = {"hidden_dropout_prob": 0.11, "attention_probs_dropout_prob": 0.21, "classifier_dropout": 0.41}
 UNHEADED = {name: rate for name, rate in BERT.items() if name != "classifier_dropout"}
+MODERNBERT = {**LLAMA, "embedding_dropout": 0.31, "mlp_dropout": 0.11, "classifier_dropout": 0.41}
 BART = {"dropout": 0.11, "attention_dropout": 0.21, "activation_dropout": 0.31}
 NOTHING: dict[str, float] = {}
 RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand in for another
@@ -48,12 +49,7 @@ RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand i
     **dict.fromkeys(("mpnet", "megatron-bert", "roformer"), UNHEADED),
     **dict.fromkeys(("eurobert", "embedding_gemma"), LLAMA),
     "albert": {"hidden_dropout_prob": 0.11, "attention_probs_dropout_prob": 0.21, "classifier_dropout_prob": 0.41},
-    "modernbert": {
-        "attention_dropout": 0.21,
-        "embedding_dropout": 0.31,
-        "mlp_dropout": 0.11,
-        "classifier_dropout": 0.41,
-    },
+    **dict.fromkeys(("modernbert", "modernbert-decoder"), MODERNBERT),
     "deberta-v2": {
         "hidden_dropout_prob": 0.11,
         "attention_probs_dropout_prob": 0.21,

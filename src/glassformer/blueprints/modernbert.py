@@ -3,7 +3,7 @@ biases; most layers see only what is near."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,11 +19,10 @@ POOLING = {"cls": "first", "mean": "mean"}  # how a text becomes a vector that i
 
 
 @dataclass(kw_only=True)
-class Config(shared.Config):
-    model_type = "modernbert"
-    title = "ModernBERT"
+class SharedConfig(shared.Config):
+    """What the encoder and the decoder have in common."""
+
     default_fields = {"vocab_size": 50368, "hidden_size": 768, "num_hidden_layers": 22}
-    default_head = "masked"
     aliases = {"norm_eps": "layer_norm_eps", "hidden_activation": "hidden_act"}
 
     intermediate_size: int = 1152
@@ -37,7 +36,6 @@ class Config(shared.Config):
     decoder_bias: bool = True
     classifier_bias: bool = False
     classifier_activation: str = "gelu"
-    classifier_pooling: str = "cls"
     local_attention: int = 128  # how many tokens a local layer sees, half of them on each side
     layer_types: list[str] | None = None
     attention_dropout: float = 0.0
@@ -88,10 +86,6 @@ class Config(shared.Config):
                 f"config field 'layer_types' must name one of {', '.join(KINDS)} for each of the "
                 f"{self.num_hidden_layers} layers, not {brief(kinds)}."
             )
-        if self.classifier_pooling not in POOLING:
-            raise ConfigError(
-                f"config field 'classifier_pooling' is {self.classifier_pooling!r}; it must be one of {', '.join(POOLING)}."
-            )
 
     @property
     def head_dim(self) -> int:
@@ -119,6 +113,22 @@ class Config(shared.Config):
         return raw | {"rope_parameters": {"sliding_attention": self.local_rope.raw(), "full_attention": self.rope.raw()}}
 
 
+@dataclass(kw_only=True)
+class Config(SharedConfig):
+    model_type = "modernbert"
+    title = "ModernBERT"
+    default_head = "masked"
+
+    classifier_pooling: str = "cls"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.classifier_pooling not in POOLING:
+            raise ConfigError(
+                f"config field 'classifier_pooling' is {self.classifier_pooling!r}; it must be one of {', '.join(POOLING)}."
+            )
+
+
 FAMILY = Family(
     name="ModernBert",
     heads=("masked", "sequence", "token", "question"),
@@ -133,9 +143,19 @@ FAMILY = Family(
 )
 
 
-def states(b: Builder, c: Config, base: str) -> Value:
-    """From ids to the last norm's states."""
+def fused_projections(b: Builder, c: SharedConfig, h: Value) -> tuple[Value, Value, Value]:
+    """Queries, keys and values of one projection."""
     heads, size = c.num_attention_heads, c.head_dim
+    qkv = b.linear(h, "attn.Wqkv", 3 * c.hidden_size, c.attention_bias)
+    q, k = (b.fused_heads(qkv, "attn.Wqkv", first, heads, size) for first in (0, heads))
+    return q, k, b.fused_heads(qkv, "attn.Wqkv", 2 * heads, heads, size, site="attention.value")
+
+
+def states(
+    b: Builder, c: SharedConfig, base: str, projected: Callable[..., tuple[Value, Value, Value]] = fused_projections,
+    causal: bool = False,
+) -> Value:  # fmt: skip
+    """From ids to the last norm's states; `projected`: a block's queries, keys and values."""
 
     def norm(x: Value, module: str, site: str) -> Value:
         return b.norm(x, module, c.layer_norm_eps, site=site, how="layer", bias=c.norm_bias)
@@ -148,11 +168,10 @@ def states(b: Builder, c: Config, base: str) -> Value:
                 b.unused("attn_norm")
             h = norm(x, "attn_norm", "attention.input") if layer else b.identity(x, "attention.input", "attn")
             rope = c.local_rope if c.rope_name(layer) == "local" else c.rope
-            qkv = b.linear(h, "attn.Wqkv", 3 * c.hidden_size, c.attention_bias)
-            q = b.rotate(b.fused_heads(qkv, "attn.Wqkv", 0, heads, size), "attn", rope, site="attention.query")
-            k = b.rotate(b.fused_heads(qkv, "attn.Wqkv", heads, heads, size), "attn", rope, site="attention.key")
-            v = b.fused_heads(qkv, "attn.Wqkv", 2 * heads, heads, size, site="attention.value")
-            a = b.attend(q, k, v, "attn", window=c.window(layer), causal=False, dropout=c.attention_dropout)
+            q, k, v = projected(b, c, h)
+            q = b.rotate(q, "attn", rope, site="attention.query")
+            k = b.rotate(k, "attn", rope, site="attention.key")
+            a = b.attend(q, k, v, "attn", window=c.window(layer), causal=causal, dropout=c.attention_dropout)
             a = b.linear(a, "attn.Wo", c.hidden_size, c.attention_bias, site="attention.update")
             if c.attention_dropout:
                 a = b.dropout(a, c.attention_dropout, "attn.out_drop")
@@ -166,15 +185,19 @@ def states(b: Builder, c: Config, base: str) -> Value:
     return norm(x, f"{base}final_norm", "final")
 
 
+def hidden_layer(b: Builder, c: SharedConfig, x: Value, module: str) -> Value:
+    """Of a head, before its last layer."""
+    h = b.linear(x, f"{module}.dense", c.hidden_size, c.classifier_bias)
+    h = b.activate(h, c.classifier_activation, name=f"{module}.act")
+    return b.norm(h, f"{module}.norm", c.layer_norm_eps, how="layer", bias=c.norm_bias)
+
+
 def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     b = Builder(c)
     x = states(b, c, FAMILY.prefix(head))
     if head == "base":
         return b.build(head)
-    x = b.pool(x, POOLING[c.classifier_pooling]) if head == "sequence" else x
-    h = b.linear(x, "head.dense", c.hidden_size, c.classifier_bias)
-    h = b.activate(h, c.classifier_activation, name="head.act")
-    h = b.norm(h, "head.norm", c.layer_norm_eps, how="layer", bias=c.norm_bias)
+    h = hidden_layer(b, c, b.pool(x, POOLING[c.classifier_pooling]) if head == "sequence" else x, "head")
     if head == "masked":
         b.scores(h, "decoder", c.vocab_size, bias=c.decoder_bias, tied=c.tie_word_embeddings)
     else:

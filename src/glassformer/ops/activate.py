@@ -14,7 +14,7 @@ import numpy as np
 from glassformer.engine.program import Activation, ActivationNumbers, Epilogue, StepKind
 from glassformer.ground.errors import InputError
 from glassformer.ops.module_steps import At, Values, call, path_of, step
-from glassformer.ops.op import ArithmeticDraft, Array, Floats, Op, TokenContext
+from glassformer.ops.op import ArithmeticDraft, Array, Backwards, Floats, Op, TokenContext, WeightSource
 from glassformer.ops.products import stored_weight
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value
@@ -66,6 +66,7 @@ ACTIVATIONS: Mapping[str, tuple[Function, str]] = {  # by all their names, and w
     "tanh": (TANH, "Tanh"),
     "sigmoid": (SIGMOID, "Sigmoid"),
 }
+TINY = 1e-8  # a number that an activation takes for zero
 XIELU = ("alpha_p", "alpha_n", "beta", "eps")  # its numbers, as files call them
 
 
@@ -116,6 +117,21 @@ class Activate(Op):
         else:
             x = e.step("before", f"x[{index}]", e.value(source).reshape(-1)[index])
         explain_activation(self, e, x, f"{self.options['how']}(x)")
+
+    @property
+    def held_input(self) -> int:
+        return self.inputs[0]
+
+    def held_gain(self, held: Array) -> Array:
+        """By what each number was multiplied, which is held as a norm's divisor is; near zero, by what a small one is."""
+        x = np.where(np.abs(held) < TINY, TINY, held)
+        return np.asarray(activation(self)(x) / x)
+
+    def linear(self, x: Array, weights: WeightSource, held: Array | None) -> Array:
+        return x if held is None else np.asarray(x * self.held_gain(held), x.dtype)
+
+    def backwards(self, g: Array, weights: WeightSource, width: int, held: Callable[[], Array]) -> Backwards:
+        return Backwards(g * self.held_gain(held()))
 
     def write_modules(self, derivation: Any, index: int) -> None:
         how, act = self.options["how"], derivation.activation(index, self.options["how"])

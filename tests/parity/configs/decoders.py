@@ -22,6 +22,11 @@ TINY: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     },
     "phi3": {**SMALL, "sliding_window": 9},
+    "modernbert-decoder": {
+        "vocab_size": 160, "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 4, "num_attention_heads": 4,
+        "max_position_embeddings": 256, "local_attention": 10, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+        "cls_token_id": 1, "sep_token_id": 2,
+    },
     "olmo2": SMALL,
     "olmo3": {**SMALL, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
     "granite": {
@@ -520,7 +525,25 @@ def _gpt2(draw: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def modernbert(draw: random.Random) -> dict[str, Any]:
+    """What the encoder and the decoder have in common."""
+    heads, layers = draw.choice([1, 2, 4]), draw.randint(1, 5)
+    near, far = ({"rope_type": "default", "rope_theta": draw.choice([100.0, 10000.0, 160000.0])} for _ in range(2))
+    mixed = [draw.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
+    return {
+        "vocab_size": draw.randint(60, 200), "hidden_size": heads * draw.choice([6, 16]), "num_attention_heads": heads,
+        "num_hidden_layers": layers, "intermediate_size": draw.choice([24, 35]), "local_attention": draw.choice([16, 19]),
+        "hidden_activation": draw.choice(["gelu", "silu"]), "norm_eps": draw.choice([1e-5, 1e-3]),
+        "rope_parameters": {"sliding_attention": near, "full_attention": far},
+        "layer_types": draw.choice([None, mixed]),
+        "classifier_activation": draw.choice(["gelu", "tanh"]), "tie_word_embeddings": draw.random() < 0.7,
+        **{name: draw.random() < 0.5
+           for name in ("norm_bias", "attention_bias", "mlp_bias", "decoder_bias", "classifier_bias")},
+    }  # fmt: skip
+
+
 RANDOM = {
+    "modernbert-decoder": modernbert,
     "llama": _with_biases, "mistral": _mistral, "qwen2": _llama, "qwen3": _with_biases, "gemma3_text": _gemma3_text,
     "phi3": _phi3, "olmo2": _with_biases, "olmo3": _olmo3, "granite": _granite, "smollm3": _smollm3, "gpt2": _gpt2,
     "gemma": _with_biases, "gemma2": _gemma2, "gpt_neox": _gpt_neox, "starcoder2": _starcoder2,

@@ -110,19 +110,7 @@ def _deberta(draw: random.Random) -> dict[str, Any]:
 
 
 def _modernbert(draw: random.Random) -> dict[str, Any]:
-    heads, layers = draw.choice([1, 2, 4]), draw.randint(1, 5)
-    near, far = ({"rope_type": "default", "rope_theta": draw.choice([100.0, 10000.0, 160000.0])} for _ in range(2))
-    mixed = [draw.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
-    return {
-        "vocab_size": draw.randint(60, 200), "hidden_size": heads * draw.choice([6, 16]), "num_attention_heads": heads,
-        "num_hidden_layers": layers, "intermediate_size": draw.choice([24, 35]), "local_attention": draw.choice([16, 19]),
-        "hidden_activation": draw.choice(["gelu", "silu"]), "norm_eps": draw.choice([1e-5, 1e-3]),
-        "rope_parameters": {"sliding_attention": near, "full_attention": far},
-        "layer_types": draw.choice([None, mixed]), "classifier_pooling": draw.choice(["cls", "mean"]),
-        "classifier_activation": draw.choice(["gelu", "tanh"]), "tie_word_embeddings": draw.random() < 0.7,
-        **{name: draw.random() < 0.5
-           for name in ("norm_bias", "attention_bias", "mlp_bias", "decoder_bias", "classifier_bias")},
-    }  # fmt: skip
+    return {**decoders.modernbert(draw), "classifier_pooling": draw.choice(["cls", "mean"])}
 
 
 def _eurobert(draw: random.Random) -> dict[str, Any]:
