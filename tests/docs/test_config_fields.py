@@ -39,6 +39,7 @@ PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and kee
     **dict.fromkeys(("seed_oss", "ernie4_5", "hunyuan_v1_dense", "arcee", "helium", "glm4", "cohere"), ROPE),
     **dict.fromkeys(("stablelm", "phi", "nemotron", "olmo", "ministral3", "apertus"), ROPE),
     "qwen3_5_text": {*ROPE, "full_attention_interval"},
+    "olmo_hybrid": ROPE,
     **{f: {*ROPE, "full_attention_interval", "num_local_experts"} for f in ("qwen3_5_moe_text", "qwen3_next")},
     "nemotron_h": {"hybrid_override_pattern"},
     **{family: {*ROPE, "tie_embedding", "block_ff_dim", "full_attn_idxs"} for family in ("lfm2", "lfm2_moe")},

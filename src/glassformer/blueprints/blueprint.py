@@ -23,6 +23,7 @@ from glassformer.ops.embed import Embed, build_embed
 from glassformer.ops.experts import ExpertGate, build_expert_gate, build_expert_linear, build_route
 from glassformer.ops.gate import build_fused_gate, build_gate, build_gated
 from glassformer.ops.heads import build_fused_heads, build_heads, build_heads_at, build_separate_heads
+from glassformer.ops.join import build_join
 from glassformer.ops.latent import AttendLatent, build_attend_latent, build_expand, build_head_columns, build_join_heads
 from glassformer.ops.linear import build_linear
 from glassformer.ops.norm import build_l2_norm, build_norm
@@ -195,6 +196,7 @@ class Builder(Recorder):
     fused_heads = build_fused_heads
     heads_at = build_heads_at
     columns = build_columns
+    join = build_join
     rotate = build_rotate
     attend = build_attend
     causal_conv = build_causal_conv

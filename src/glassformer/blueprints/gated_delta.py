@@ -68,9 +68,12 @@ def gated_attention(b: Builder, c: Config, h: Value) -> Value:
                     site="attention.update")  # fmt: skip
 
 
-def recurrent(b: Builder, c: Config, mixed: Value, gate: Value, write: Value, step: Value) -> Value:
+def recurrent(
+    b: Builder, c: Config, mixed: Value, gate: Value, write: Value, step: Value, norm: str = "norm", out: str = "out_proj",
+    eps: float | None = None, twice: bool = False,
+) -> Value:  # fmt: skip
     """Heads with a state, of a projection that has queries, keys and values side by side; `gate`: of their outputs, `write`
-    and `step`: a number for each head."""
+    and `step`: a number for each head; `norm`, `out`: names of modules; `twice`: whether what is written is taken twice."""
     keys, values = c.linear_num_key_heads, c.linear_num_value_heads
     key_size, size, module = c.linear_key_head_dim, c.linear_value_head_dim, "linear_attn"
     mixed = b.causal_conv(mixed, f"{module}.conv1d", c.linear_conv_kernel_dim, c.hidden_act)
@@ -80,10 +83,10 @@ def recurrent(b: Builder, c: Config, mixed: Value, gate: Value, write: Value, st
     )
     value = b.heads_at(mixed, module, 2 * c.key_columns, values, size, site="attention.value")
     decay = b.decay(b.time_step(step, f"{module}.dt_bias"), f"{module}.A_log")
-    write = b.activate(write, "sigmoid", "attention.write")
+    write = b.activate(write, "sigmoid", "attention.write", twice=twice)
     h = b.recur(query, key, value, decay, write, module, delta=True, scale=key_size**-0.5)
-    h = b.norm(h, f"{module}.norm", c.rms_norm_eps, groups=values, shared=True)
-    return b.linear(b.gated(gate, h, c.hidden_act, module), f"{module}.out_proj", c.hidden_size, site="attention.update")
+    h = b.norm(h, f"{module}.{norm}", c.rms_norm_eps if eps is None else eps, groups=values, shared=True)
+    return b.linear(b.gated(gate, h, c.hidden_act, module), f"{module}.{out}", c.hidden_size, site="attention.update")
 
 
 def projected(b: Builder, c: Config, h: Value) -> Value:

@@ -34,14 +34,18 @@ def blueprint(
     c: llama.Config, head: Head = "causal", make_heads: llama.MakeHeads = normed_heads, **options: Any
 ) -> Blueprint:
     b, base = Builder(c), FAMILY.prefix(head)
-    eps = c.rms_norm_eps
     x = b.embed(f"{base}embed_tokens")
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}layers"):
-            h = b.identity(x, "attention.input")
-            a = llama.attention(b, c, h, make_heads=make_heads, **options)
-            a = b.linear(a, "self_attn.o_proj", c.hidden_size, c.attention_bias)
-            x = b.add(x, b.norm(a, "post_attention_layernorm", eps, site="attention.update"), site="middle")
-            h = llama.gated_mlp(b, c, b.identity(x, "mlp.input"), site=None)
-            x = b.add(x, b.norm(h, "post_feedforward_layernorm", eps, site="mlp.update"), site="residual")
-    return b.build_with_head(b.norm(x, f"{base}norm", eps, site="final"), head, token_head="score")
+            x = block(b, c, x, make_heads=make_heads, **options)
+    return b.build_with_head(b.norm(x, f"{base}norm", c.rms_norm_eps, site="final"), head, token_head="score")
+
+
+def block(b: Builder, c: llama.Config, x: Value, make_heads: llama.MakeHeads = normed_heads, **options: Any) -> Value:
+    eps = c.rms_norm_eps
+    h = b.identity(x, "attention.input")
+    a = llama.attention(b, c, h, make_heads=make_heads, **options)
+    a = b.linear(a, "self_attn.o_proj", c.hidden_size, c.attention_bias)
+    x = b.add(x, b.norm(a, "post_attention_layernorm", eps, site="attention.update"), site="middle")
+    h = llama.gated_mlp(b, c, b.identity(x, "mlp.input"), site=None)
+    return b.add(x, b.norm(h, "post_feedforward_layernorm", eps, site="mlp.update"), site="residual")

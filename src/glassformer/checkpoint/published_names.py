@@ -7,10 +7,14 @@ one, whose rows follow one another.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
-from glassformer.checkpoint.stored_tensors import StoredTensor
+import numpy as np
+
+from glassformer.checkpoint.stored_tensors import StoredTensor, computed_tensor
 from glassformer.ground.errors import CheckpointError
 
 QKV = tuple(f"self_attn.{name}_proj." for name in "qkv")
@@ -20,9 +24,16 @@ QKV = tuple(f"self_attn.{name}_proj." for name in "qkv")
 class PublishedNames:
     renamed: Mapping[str, str]  # patterns, in order: what stands in their place
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of a name that stands for several: theirs
+    joined: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # of a name whose rows have several: theirs, in order
 
 
 TABLES: Mapping[str, PublishedNames] = {
+    "olmo_hybrid": PublishedNames(
+        {r"\.attention_layer_norm\.": ".input_layernorm.", r"\.feedforward_layer_norm\.": ".post_attention_layernorm."},
+        joined={"linear_attn.conv1d.": tuple(f"linear_attn.{name}_conv1d." for name in "qkv")},
+    ),
     "nomic_bert": PublishedNames(
         {
             r"^bert\.": "", r"\bencoder\.layers\.": "layers.", r"\bemb_ln\.": "embeddings.LayerNorm.",
@@ -60,4 +71,23 @@ def with_family_names(tensors: Mapping[str, StoredTensor], model_type: str) -> M
             own = name.replace(stem, part) if stem else name
             taken = tensor.rows(range(index * rows, (index + 1) * rows)) if stem else tensor
             named[own] = replace(taken, name=own)
-    return named
+    return _joined(named, table.joined)
+
+
+def _joined(tensors: Mapping[str, StoredTensor], joined: Mapping[str, tuple[str, ...]]) -> Mapping[str, StoredTensor]:
+    """With the rows of several tensors, one after the other, as one."""
+    whole = dict(tensors)
+    for stem, parts in joined.items():
+        for name in [name for name in tensors if parts[0] in name]:
+            sources = [whole.pop(name.replace(parts[0], part), None) for part in parts]
+            own = name.replace(parts[0], stem)
+            found = [source for source in sources if source is not None]
+            if len(found) < len(parts) or len({(len(one.shape), one.shape[1:]) for one in found}) > 1 or not found[0].shape:
+                raise CheckpointError(f"{tensors[name].label} and those beside it do not fit together. Fetch them again.")
+            shape = (sum(source.shape[0] for source in found), *found[0].shape[1:])
+            whole[own] = computed_tensor(own, shape, partial(_rows_of, found), found, "rows")
+    return whole
+
+
+def _rows_of(sources: Sequence[StoredTensor]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.concatenate([source.to_float32() for source in sources])

@@ -1,4 +1,4 @@
-"""activate: an activation function of each number. Options: how (its name).
+"""activate: an activation function of each number. Options: how (its name), scale (what its result is multiplied by).
 
 learned_activate: one with numbers of its own, which are learned: xIELU (https://arxiv.org/abs/2411.13010).
 """
@@ -104,11 +104,16 @@ class Activate(Op):
     kind = "activate"
     elementwise = True
 
+    @property
+    def scale(self) -> float:
+        return float(self.options.get("scale", 1.0))
+
     def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
-        return activation(self)(inputs[0])
+        made = activation(self)(inputs[0])
+        return made if self.scale == 1 else np.asarray(made * made.dtype.type(self.scale))
 
     def formula(self) -> str:
-        return f"{self.options['how']}(x)"
+        return f"{self.options['how']}(x)" + ("" if self.scale == 1 else f" × {self.scale:g}")
 
     def explain(self, e: ArithmeticDraft, index: int) -> None:
         (source,) = self.inputs
@@ -116,7 +121,9 @@ class Activate(Op):
             x = e.explain(source, index)
         else:
             x = e.step("before", f"x[{index}]", e.value(source).reshape(-1)[index])
-        explain_activation(self, e, x, f"{self.options['how']}(x)")
+        made = explain_activation(self, e, x, f"{self.options['how']}(x)")
+        if self.scale != 1:
+            e.step("scaled", f"× {self.scale:g}", made * self.scale)
 
     @property
     def held_input(self) -> int:
@@ -136,7 +143,7 @@ class Activate(Op):
     def write_modules(self, derivation: Any, index: int) -> None:
         how, act = self.options["how"], derivation.activation(index, self.options["how"])
         if act is None:
-            derivation.add(index, derivation.home_of_value(self), step(activate, how))
+            derivation.add(index, derivation.home_of_value(self), step(activate, how, self.scale))
         else:
             derivation.add(index, act[:-1], step(call, At(act)))
 
@@ -144,9 +151,13 @@ class Activate(Op):
         buffer = writer.allocate(self.width)
         source = writer.buffer_of[self.inputs[0]]
         writer.emit(StepKind.ACTIVATE, input=source, output=buffer, activation=native_activation(self))
+        if self.scale != 1:  # twice it
+            writer.emit(StepKind.ADD, input=buffer, second_input=buffer, output=buffer)
         writer.set_result(index, buffer)
 
-    def epilogue(self, writer: ProgramWriter, index: int, source: int) -> Mapping[str, Any]:
+    def epilogue(self, writer: ProgramWriter, index: int, source: int) -> Mapping[str, Any] | None:
+        if self.scale != 1:
+            return None
         return {"epilogue": Epilogue.ACTIVATE, "activation": native_activation(self)}
 
     def split(self, splitter: Any, index: int) -> None:
@@ -202,13 +213,15 @@ class LearnedActivate(Op):
             splitter.set_result(index, divided)
 
 
-def activate(how: str, read: int, write: int, m: Any, values: Values, p: Any) -> None:
-    values[write] = torch_activation(how, values[read])
+def activate(how: str, scale: float, read: int, write: int, m: Any, values: Values, p: Any) -> None:
+    made = torch_activation(how, values[read])
+    values[write] = made if scale == 1 else made * scale
 
 
-def build_activate(b: Recorder, x: Value, how: str, site: str | None = None, name: str = "") -> Value:
-    """An activation; `name`: of the module that it is in PyTorch, where it is one."""
-    return b.activation(b.record(Activate, "", (x,), x.shape, site, how=how), name)
+def build_activate(b: Recorder, x: Value, how: str, site: str | None = None, name: str = "", twice: bool = False) -> Value:
+    """An activation, or twice it; `name`: of the module that it is in PyTorch, where it is one."""
+    more: dict[str, Any] = {"scale": 2.0} if twice else {}
+    return b.activation(b.record(Activate, "", (x,), x.shape, site, how=how, **more), name)
 
 
 def build_learned_activate(b: Recorder, x: Value, module: str, site: str | None = None) -> Value:

@@ -24,7 +24,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 Tiny = Callable[..., Subject]
 FAMILIES = (*reference.DECODERS, *reference.PAIRS)
 FLOATS, PACKED = 1e-5, 1e-3  # measured: 6e-6 and 6e-4
-STATES = 1e-4  # where what is rounded at a token stays in a state; measured: 3e-5
+STATES = (
+    2e-4  # where what is rounded at a token stays in a state; measured: 1.3e-4 (OLMo Hybrid, which writes twice as much)
+)
 SPLIT = 3e-5  # of BF16, where AMX tiles take an input as two halves of eight bits; measured: 1.1e-5
 ROUNDED = 7e-2  # measured: 3.6e-2
 STORES = {"f16": 2e-3, "bf16": 1.2e-2, "q8": 4e-2}  # measured: 1e-3, 6e-3 and 2.2e-2

@@ -22,6 +22,11 @@ TINY["qwen3_5_moe_text"] = {
 } | ROUTED
 TINY["qwen3_next"] = {**TINY["qwen3_5_text"], **ROUTED, "mlp_only_layers": [1]}
 EXPERTS = ("qwen3_5_moe_text", "qwen3_next")
+TINY["olmo_hybrid"] = {
+    **{name: value for name, value in TINY["qwen3_5_text"].items() if name not in ("head_dim", "full_attention_interval")},
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "rope_parameters": {"rope_type": "default", "rope_theta": None},
+}  # fmt: skip
 TINY["lfm2"] = {
     **{name: value for name, value in SMALL.items() if name != "head_dim"}, "block_multiple_of": 12,
     "layer_types": ["conv", "full_attention", "conv"],
@@ -51,7 +56,7 @@ HEADS: dict[str, tuple[str, ...]] = {
     "qwen3_5_text": ("base", "causal", "sequence"),
     "qwen3_5_moe_text": ("base", "causal"),
     "qwen3_next": ("base", "causal", "sequence", "token"),
-    **dict.fromkeys(("lfm2", "lfm2_moe"), ("base", "causal")),
+    **dict.fromkeys(("lfm2", "lfm2_moe", "olmo_hybrid"), ("base", "causal")),
     "mamba2": ("base", "causal"),
     "nemotron_h": ("base", "causal"),
 }
@@ -95,6 +100,19 @@ def _qwen3_next(draw: random.Random) -> dict[str, Any]:
     return {**drawn, "norm_topk_prob": draw.random() < 0.7, **dense}
 
 
+def _olmo_hybrid(draw: random.Random) -> dict[str, Any]:
+    config = _qwen3_5_text(draw)
+    rope = {name: value for name, value in config["rope_parameters"].items() if name != "partial_rotary_factor"}
+    own = ("head_dim", "rope_parameters", "full_attention_interval")
+    if config["layer_types"] is None:
+        config["layer_types"] = ["full_attention", *["linear_attention"] * (config["num_hidden_layers"] - 1)]
+    return {
+        **{name: value for name, value in config.items() if name not in own},
+        "rope_parameters": draw.choice([rope, {"rope_type": "default", "rope_theta": None}]),
+        "linear_allow_neg_eigval": draw.random() < 0.6, "linear_value_head_dim": draw.choice([None, 5, 8]),
+    }  # fmt: skip
+
+
 def _lfm2(draw: random.Random) -> dict[str, Any]:
     layers, groups = draw.randint(3, 5), draw.choice([1, 2, 3])
     heads = groups * draw.choice([1, 2, 3])
@@ -131,7 +149,7 @@ def _lfm2_moe(draw: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
-RANDOM: dict[str, Any] = {"lfm2": _lfm2_dense, "lfm2_moe": _lfm2_moe}
+RANDOM: dict[str, Any] = {"lfm2": _lfm2_dense, "lfm2_moe": _lfm2_moe, "olmo_hybrid": _olmo_hybrid}
 RANDOM |= {"qwen3_5_text": _qwen3_5_text, "qwen3_5_moe_text": _qwen3_5_moe_text, "qwen3_next": _qwen3_next}
 
 
