@@ -179,6 +179,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, head, co
     "bert": ("bert", "base", BERT),
     "modern-bert": ("modernbert", "base", MODERN_BERT),
     "t5": ("t5", "seq2seq", T5),
+    "t5 of many biases": ("umt5", "seq2seq", {**T5, "feed_forward_proj": "gated-gelu"}),
     "t5 gated": ("t5", "seq2seq", {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
 }
 

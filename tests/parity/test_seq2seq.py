@@ -37,7 +37,11 @@ FORWARDS = ("relu", "gated-gelu", "gated-silu")  # by the seed, so that each is 
 
 
 def changes(family: str, seed: int) -> dict[str, Any]:
-    kind = {"feed_forward_proj": FORWARDS[seed % 3], "tie_word_embeddings": seed % 2 == 0} if family in ("t5", "mt5") else {}
+    kind = (
+        {"feed_forward_proj": FORWARDS[seed % 3], "tie_word_embeddings": seed % 2 == 0}
+        if family in ("t5", "mt5", "umt5")
+        else {}
+    )
     return {**reference.random_changes(family, seed), **kind}
 
 

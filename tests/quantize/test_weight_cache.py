@@ -53,7 +53,7 @@ WIDE: dict[str, dict[str, Any]] = {  # rows of 64 and the like, so that somethin
     "nemotron_h": {**EXPERTS, "mamba_head_dim": 16, "mamba_num_heads": 8, "moe_shared_expert_intermediate_size": 64},
     "deepseek_v2": LATENT, "deepseek_v3": LATENT, "glm4_moe_lite": LATENT,
     "ernie4_5_moe": EXPERTS,
-    "t5": T5, "mt5": {**T5, "feed_forward_proj": "relu"},
+    "t5": T5, "mt5": {**T5, "feed_forward_proj": "relu"}, "umt5": {**T5, "feed_forward_proj": "relu"},
     **dict.fromkeys(("bart", "marian", "pegasus", "mbart", "m2m_100"), BART),
 }  # fmt: skip
 SMALL = (

@@ -27,7 +27,7 @@ PAIR: dict[str, Any] = {
 EXECUTORS = ("plain", "cpu")
 TEXT = "the cat sat on the mat"
 MORE: dict[str, dict[str, Any]] = {
-    **{family: PAIR for family in reference.PAIRS if family not in ("t5", "mt5")},
+    **{family: PAIR for family in reference.PAIRS if family not in ("t5", "mt5", "umt5")},
     **{family: {"bos_token_id": 0, "eos_token_id": 0} for family in reference.DECODERS},
 }
 

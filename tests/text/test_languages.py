@@ -39,11 +39,9 @@ def nllb(folder: Path, **config: Any) -> Path:
     letters = sorted(set("▁thedogwruqick"))
     tokens = [*SPECIAL, *letters, "▁t", "he", "▁the"]
     vocabulary = {token: number for number, token in enumerate(tokens)}
-    merges = [("▁", "t"), ("h", "e"), ("▁t", "he")]
+    merges: Any = [("▁", "t"), ("h", "e"), ("▁t", "he")]
     codes = ["eng_Latn", "fra_Latn", "zho_Hans"]
-    made: Any = transformers.NllbTokenizer(  # type: ignore[arg-type]  # its merges are pairs
-        vocabulary, merges, extra_special_tokens=codes, **config
-    )
+    made = transformers.NllbTokenizer(vocabulary, merges, extra_special_tokens=codes, **config)
     made.save_pretrained(folder)
     return folder
 

@@ -26,6 +26,7 @@ class Config(shared.Config):
     }  # fmt: skip
     bounds = {**BOUNDS, "head_dim": SIZE}
     default_layers: ClassVar[int] = 6  # of each stack
+    biases_in_every_block: ClassVar[bool] = False  # or in the first one, for all
 
     hidden_size: int = 512
     num_hidden_layers: int = 6
@@ -143,10 +144,11 @@ def attention(
 
 def stack(b: Builder, c: Config, name: str, layers: int, encoded: Value | None = None) -> Value:
     x = b.dropout(b.embed("shared"), c.dropout_rate, f"{name}.dropout")
-    table = f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias"  # the first block's, for all
-    bias = b.relative_bias(table, c.relative_attention_num_buckets, c.num_attention_heads)
+    table, sizes = "layer.0.SelfAttention.relative_attention_bias", (c.relative_attention_num_buckets, c.num_attention_heads)
+    bias = None if c.biases_in_every_block else b.relative_bias(f"{name}.block.0.{table}", *sizes)
     for layer in range(layers):
         with b.block(layer, f"{name}.block"):
+            bias = b.relative_bias(table, *sizes) if c.biases_in_every_block else bias
             a = attention(b, c, x, "layer.0.SelfAttention", "attention", causal=encoded is not None, bias=bias)
             x = b.add(x, a, site="middle")
             if encoded is not None:

@@ -406,7 +406,9 @@ def modern_bert_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
 
 
 def t5_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
-    return {"feed_forward_proj": "gated-gelu" if "enc.blk.0.ffn_gate.weight" in raw else "relu"}
+    """UMT5 is told from T5 by its biases in every block."""
+    family = {"model_type": "umt5"} if {"enc.blk.1.attn_rel_b.weight", "dec.blk.1.attn_rel_b.weight"} & raw.keys() else {}
+    return family | {"feed_forward_proj": "gated-gelu" if "enc.blk.0.ffn_gate.weight" in raw else "relu"}
 
 
 def _rope_scaling(metadata: Metadata, raw: Raw) -> dict[str, Any] | None:

@@ -318,9 +318,9 @@ class Derivation:
         self.leaves[path] = partial(SinusoidalEmbedding, table)
 
     def prepare_biases(self, index: int, path: Path) -> None:
-        """An op's table has the biases of distances, which come with the pass."""
+        """An op's table has the biases of distances, which come with the pass: its stack's, or its block's."""
         op, furthest = self.ops[index], self.config.relative_attention_max_distance
-        home = self.root(op)
+        home = self.root(op) if op.block is None else self.block_of(op)
         self.ambient.add(index)
         bidirectional = not any(self.ops[reader].options["causal"] for reader in self.readers[index])
         prepare = partial(with_distance_biases, path[len(home) :], furthest, bidirectional)

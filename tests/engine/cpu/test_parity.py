@@ -134,13 +134,13 @@ def test_parity_of_kinds_without_kernels(kind: str, tiny: Tiny) -> None:
 T5 = {"d_model": 64, "d_kv": 16, "d_ff": 96, "feed_forward_proj": "gated-gelu"}
 BART = {"d_model": 64, "encoder_attention_heads": 8, "encoder_ffn_dim": 96, "decoder_ffn_dim": 96}
 WIDE: dict[str, dict[str, Any]] = {  # so that rows divide into blocks of 32
-    "gpt2": {"n_embd": 64, "n_inner": 96}, **dict.fromkeys(("t5", "mt5"), T5),
+    "gpt2": {"n_embd": 64, "n_inner": 96}, **dict.fromkeys(("t5", "mt5", "umt5"), T5),
     "mamba2": {"hidden_size": 64, "num_heads": 8},
     **dict.fromkeys(("bart", "marian", "pegasus", "mbart", "m2m_100"), BART),
 }  # fmt: skip
 
 
-REQUANTIZED = {**dict.fromkeys(("t5", "mt5"), 2e-2), "gpt_oss": 6e-3, **dict.fromkeys(reference.RECURRENT, 2e-2)}
+REQUANTIZED = {**dict.fromkeys(("t5", "mt5", "umt5"), 2e-2), "gpt_oss": 6e-3, **dict.fromkeys(reference.RECURRENT, 2e-2)}
 # measured: 9e-3 (T5's scores are not scaled), 2.2e-3 (gpt-oss cuts its neurons off), 9e-3 (states) and 9e-4 for all others
 
 

@@ -17,6 +17,7 @@ BART: dict[str, Any] = {
 TINY: dict[str, dict[str, Any]] = {
     "t5": T5,
     "mt5": T5,
+    "umt5": T5,
     "bart": BART,
     "marian": {
         **BART, "pad_token_id": 139, "decoder_start_token_id": 139, "eos_token_id": 0, "forced_eos_token_id": 0,
@@ -75,5 +76,6 @@ def _m2m_100(draw: random.Random) -> dict[str, Any]:
 
 
 RANDOM = {
-    "t5": _t5, "mt5": _t5, "bart": _bart, "marian": _marian, "pegasus": _bart, "mbart": _mbart, "m2m_100": _m2m_100,
+    "t5": _t5, "mt5": _t5, "umt5": _t5,
+    "bart": _bart, "marian": _marian, "pegasus": _bart, "mbart": _mbart, "m2m_100": _m2m_100,
 }  # fmt: skip

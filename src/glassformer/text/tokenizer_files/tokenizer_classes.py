@@ -202,7 +202,7 @@ CLASS_BY_MODEL_TYPE: Mapping[str, TokenizerClass] = {
     "xlm-roberta": XLM_ROBERTA,
     "albert": ALBERT,
     "deberta-v2": DEBERTA_V2,
-    **dict.fromkeys(("t5", "mt5"), T5),
+    **dict.fromkeys(("t5", "mt5", "umt5"), T5),
     "marian": MARIAN,
     "mbart": MBART,
     "m2m_100": M2M100,
