@@ -21,7 +21,7 @@ from glassformer.engine.gpu.kernels.functions import ACTIVATIONS, activated
 from glassformer.engine.gpu.kernels.tensors import PassTensors
 
 CONV_COLUMNS = 128
-STATE_COLUMNS = 16  # of a head's state that one program has
+STATE_COLUMNS = 8  # of a head's state that one program has
 NUMBER_COLUMNS = 128
 SOFT_LIMIT = tl.constexpr(20.0)  # from here on, softplus is its input
 
@@ -211,11 +211,12 @@ def recur_kernel(
             write_stride, WIDE,
         )  # fmt: skip
         state = state * (kept[:, None] if WIDE else kept)
-        own = value
+        read, own = tl.sum(state * query[:, None], axis=0), value  # before the write, so that no sum waits for another
         if DELTA:
             value = value - tl.sum(state * key[:, None], axis=0)
-        state = state + key[:, None] * (value * write)[None, :]
-        read = tl.sum(state * query[:, None], axis=0) * scale
+        written = value * write
+        state = state + key[:, None] * written[None, :]
+        read = (read + tl.sum(key * query, axis=0) * written) * scale
         if SKIPS:
             read = read + tl.load(skip_ptr + head) * own
         tl.store(outputs + token * out_stride, read, mask=in_head)
