@@ -14,6 +14,7 @@ import pytest
 from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Executor, Feed, Logits, Want
+from glassformer.engine.row_states import MOST_SNAPSHOTS
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import ExecutorError, InputError
 from glassformer.ground.sites import Watch
@@ -33,6 +34,11 @@ def short_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Subject:
     return write_checkpoint(tmp_path_factory.mktemp("kept"), "qwen3")
+
+
+@pytest.fixture(scope="module")
+def recurrent(tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    return write_checkpoint(tmp_path_factory.mktemp("states"), "qwen3_5_text")
 
 
 @pytest.fixture(params=EXECUTORS)
@@ -106,6 +112,37 @@ def test_random_moves_score_like_without_a_cache(subject: Subject) -> None:
         for one, row in zip((plain, keeping), rows, strict=True):
             one.close(row)
     assert keeping.reused_tokens > 0
+
+
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_rows_with_states_begin_at_snapshots(name: str, recurrent: Subject) -> None:
+    """What is said to be cached is not read again: forks begin where a snapshot was taken."""
+    executor = recurrent.with_executor(name).executor()
+    executor._spacing = 4
+    keeping, plain, draw = PrefixCache(executor, rows=8), recurrent.plain(), random.Random(1)
+    for _ in range(25):
+        ids = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9][: draw.randint(3, 10)] + [draw.randrange(3) for _ in range(draw.randint(1, 9))]
+        row, expected = keeping.open(), scores_after(plain, ids)
+        reused = keeping.reuse_prefix(row, ids)
+        inner: Any = row.inner
+        assert reused == inner.length == inner.state.length
+        (scores,) = keeping.run([Feed(row, ids[reused:])])
+        assert np.allclose(scores.host(), expected, atol=1e-4)
+        keeping.close(row)
+    assert keeping.reused_tokens > 25
+
+
+def test_states_count_as_tokens(recurrent: Subject) -> None:
+    """So that kept rows take no more memory than they may."""
+    executor = recurrent.cpu()
+    each = executor.describe().tokens_per_row
+    assert each * executor.describe().cache_bytes_per_token >= 4 * recurrent.blueprint.state_size * (1 + MOST_SNAPSHOTS)
+    for tokens, kept in ((2 * each + 30, 2), (each + 29, 1), (each - 1, 0)):
+        keeping = PrefixCache(executor, rows=8, tokens=tokens)
+        for first in range(4):
+            scores_after(keeping, [first, *range(9)])
+        assert len(keeping._closed_rows) == kept
+        keeping.clear()
 
 
 def test_all_scores_watches_and_trees_bypass_the_cache(subject: Subject) -> None:

@@ -62,11 +62,13 @@ class PrefixCache(NotCopied):
 
     def __init__(self, executor: Executor, rows: int = 2, tokens: int | None = None) -> None:
         """`rows`: closed ones that are kept; two, for a text and the negative prompt that guides it. `tokens`: at most so
-        many in all rows; beginnings that they share count once."""
+        many in all rows; beginnings that they share count once. What a closed row has beside its tokens counts as tokens."""
         self.executor = executor
         self.context = executor.context
         self.reused_tokens = 0  # that were not computed again
         self._min_prefill_tokens = executor.capabilities.min_prefill_tokens
+        self._resumes_at = executor.capabilities.resumes_at
+        self._tokens_per_row = executor.describe().tokens_per_row
         self._rows = rows
         self._tokens = tokens
         self._index: PrefixTree[CachedRow] = PrefixTree()  # of rows that have read something, open or closed
@@ -167,6 +169,8 @@ class PrefixCache(NotCopied):
         """The row that has most of a prompt, and how much of it can be used: what is left must be read as a prompt is."""
         row, length = self._index.longest(ids[:-1], salt)
         length = min(length, len(ids) - self._min_prefill_tokens)
+        if row is not None and row.inner is not None and length > 0:
+            length = self._resumes_at(row.inner, length)
         return (row, length) if length > 0 else (None, 0)
 
     @locked
@@ -267,7 +271,8 @@ class PrefixCache(NotCopied):
             self._close_kept(next(iter(self._closed_rows.values())))
 
     def _too_many(self) -> bool:
-        return len(self._closed_rows) > self._rows or (self._tokens is not None and self._index.tokens > self._tokens)
+        held = self._index.tokens + self._tokens_per_row * len(self._closed_rows)
+        return len(self._closed_rows) > self._rows or (self._tokens is not None and held > self._tokens)
 
     def _close_kept(self, row: CachedRow) -> None:
         self._forget(row)

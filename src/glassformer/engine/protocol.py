@@ -104,12 +104,18 @@ class Description:
     dtype: str
     threads: int
     cache_bytes_per_token: int = 0  # 0 where it is not known before the first token
+    cache_bytes_per_row: int = 0  # at most, beside its tokens': of the states that layers keep, and of their snapshots
     notes: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)  # settings that differ from their defaults
 
     @property
     def option_texts(self) -> list[str]:
         return option_texts(self.options)
+
+    @property
+    def tokens_per_row(self) -> int:
+        """How many tokens take as much of the cache as what a row has beside its tokens."""
+        return -(-self.cache_bytes_per_row // max(self.cache_bytes_per_token, 1))
 
 
 def option_texts(options: Mapping[str, str]) -> list[str]:
@@ -266,6 +272,10 @@ def _unlimited(length: int) -> int:
     return sys.maxsize
 
 
+def _anywhere(row: Row, length: int) -> int:
+    return length
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What an executor offers beyond the protocol. It is the same for all of its life; wrappers map it."""
@@ -280,6 +290,8 @@ class Capabilities:
     same_frequencies: Callable[[int], int] = _unlimited
     """How many tokens can follow a text of this length before RoPE has other frequencies: a longer draft would change the
     logits of what stands before it."""
+    resumes_at: Callable[[Row, int], int] = _anywhere
+    """The most of a row's first tokens, up to so many, that a fork can go on from without reading any of them again."""
 
 
 NO_EXTRAS = Capabilities()  # of an executor that has the protocol's methods alone

@@ -26,6 +26,7 @@ from glassformer.ground.sites import axes
 from glassformer.ops.recur import Recur
 
 SPACING = 256  # tokens between the snapshots of a long text, unless an executor says otherwise
+MOST_SNAPSHOTS = 6  # of a row: the latest ones
 MERGED = 16  # tokens at most that are read again in one pass with a draft: no snapshot of what is between can be taken
 
 
@@ -51,11 +52,17 @@ class RowState:
         for snapshot in newest_first:
             if not kept or self.length - snapshot.length >= 2 * (self.length - kept[-1].length):
                 kept.append(snapshot)
-        self.snapshots, self.owned = kept[::-1], False
+        self.snapshots, self.owned = kept[MOST_SNAPSHOTS - 1 :: -1], False
 
     @property
     def last_kept(self) -> int:
         return self.snapshots[-1].length if self.snapshots else 0
+
+    def resumes_at(self, length: int) -> int:
+        """Where it stands after `go_back`."""
+        if self.length is not None and self.length <= length:
+            return self.length
+        return next((snapshot.length for snapshot in reversed(self.snapshots) if snapshot.length <= length), 0)
 
     def go_back(self, length: int) -> None:
         """Be as after `length` tokens, or as after the latest snapshot before."""
@@ -125,6 +132,14 @@ class StatefulRows(RereadRows):
 
     def _new_state(self) -> RowState | None:
         return RowState() if self._state_size else None
+
+    @property
+    def _state_bytes(self) -> int:
+        """That a row has at most, for its state and its snapshots."""
+        return 4 * self._state_size * (1 + MOST_SNAPSHOTS)
+
+    def _resumes_at(self, row: Any, length: int) -> int:
+        return length if row.state is None else row.state.resumes_at(length)
 
     def _keeps_history(self) -> bool:
         return self._state_size > 0 or super()._keeps_history()

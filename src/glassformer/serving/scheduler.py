@@ -26,6 +26,7 @@ from glassformer.decoding.loop import Loop
 from glassformer.decoding.policy import NOTHING
 from glassformer.decoding.prompt_lookup import LONGEST_DRAFT, BatchDrafts
 from glassformer.engine.prefix_cache import PrefixCache
+from glassformer.engine.protocol import Description
 from glassformer.engine.resources import free_memory
 from glassformer.ground.errors import ExecutorError, GlassError, InputError, QueueFull, Unavailable
 from glassformer.ground.sites import Watch
@@ -158,7 +159,7 @@ class Scheduler:
         first = runs[0]
         policies = tuple(self._policies(runs, detail, cache_salt))
         generation = Generation(tuple(runs), policies, watch, client, time.perf_counter(), self._removals)
-        if generation.tokens > self._cache_tokens:
+        if self._held_tokens(generation) > self._cache_tokens:
             raise InputError(
                 f"{len(runs)} texts of up to {len(first.prompt_ids) + policies[0].room:,} tokens need more than the "
                 f"{self._cache_tokens:,} tokens of cache that this server has. Ask for fewer or shorter ones."
@@ -294,8 +295,12 @@ class Scheduler:
             return True
         if len(self._running) + len(generation.policies) > self.limits.running:
             return False
-        held = {id(running): running.tokens for running, _ in self._running.values()}
-        return sum(held.values()) + generation.tokens <= self._cache_tokens
+        held = {id(running): self._held_tokens(running) for running, _ in self._running.values()}
+        return sum(held.values()) + self._held_tokens(generation) <= self._cache_tokens
+
+    def _held_tokens(self, generation: Generation) -> int:
+        """Its tokens; what its rows have beside them, as so many more."""
+        return generation.tokens + len(generation.policies) * self._about.tokens_per_row
 
     def _step(self, loop: Loop, events: list[Event]) -> None:
         """One pass: a token for each text."""
@@ -389,9 +394,14 @@ class Scheduler:
     def _cache_tokens(self) -> int:
         if self.limits.cached_tokens is not None:
             return self.limits.cached_tokens
-        about = self.model.executor.describe()
-        size = about.cache_bytes_per_token
-        return default_cache_bytes(free_memory(about.device)) // size if size else CACHE_TOKENS
+        about = self._about
+        if not about.cache_bytes_per_token and not about.cache_bytes_per_row:
+            return CACHE_TOKENS
+        return default_cache_bytes(free_memory(about.device)) // max(about.cache_bytes_per_token, 1)
+
+    @cached_property
+    def _about(self) -> Description:
+        return self.model.executor.describe()
 
 
 def default_cache_bytes(free: int | None) -> int:

@@ -63,7 +63,8 @@ class BridgeExecutor(NotCopied):
         self.context: int = model.config.context
         self._lock = model.lock
         self._checks = checks.InputChecks(
-            self.context, model.config.vocab_size, model.blueprint.site_names, Capabilities(calls_modules=True)
+            self.context, model.config.vocab_size, model.blueprint.site_names,
+            Capabilities(calls_modules=True, resumes_at=self._resumes_at),
         )  # fmt: skip
 
     @property
@@ -97,6 +98,10 @@ class BridgeExecutor(NotCopied):
 
     def _open_row(self, row: Row) -> BridgeRow:
         return checks.open_row(row, BridgeRow)
+
+    def _resumes_at(self, row: Row, length: int) -> int:
+        """A cache that cannot be read on by chunks is of no use to a prompt, which is read anew."""
+        return length if self.model.anatomy.continues == "by chunks" else 0
 
     # One row ----------------------------------------------------------------------------------------------------
 

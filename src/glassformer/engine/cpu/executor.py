@@ -68,7 +68,9 @@ class CpuExecutor(NativeModel, ProgramExecutor[NativeProgram, CpuRow, CpuLogits]
         threads += ", pinned" if self._engine.pinned else ""
         notes = (f"{self._engine.level}, {threads}", f"keys and values in {self._cache}")
         token_bytes = self._formats[""].token_bytes
-        return Description("cpu", "cpu", self._weight_kind, self._engine.threads, token_bytes, notes, options)
+        return Description(
+            "cpu", "cpu", self._weight_kind, self._engine.threads, token_bytes, self._state_bytes, notes, options
+        )
 
     def _split_passes(self, feeds: Sequence[FeedChunk], divisible: bool) -> list[list[FeedChunk]]:
         passes: list[list[FeedChunk]] = [[]]
@@ -103,7 +105,9 @@ class CpuExecutor(NativeModel, ProgramExecutor[NativeProgram, CpuRow, CpuLogits]
         """No tokens are chosen ahead where rotary frequencies follow a row's length, so that each pass has its own."""
         ahead = all(rope.switch is not None for rope in self._length_ropes)
         sampler = DeviceSampler(_is_best_choice, self._decode_best) if ahead else None
-        return replace(self._checks.capabilities, sampler=sampler, same_frequencies=self.same_frequencies)
+        return replace(
+            self._checks.capabilities, sampler=sampler, same_frequencies=self.same_frequencies, resumes_at=self._resumes_at
+        )
 
     @checks.locked
     def _decode_best(

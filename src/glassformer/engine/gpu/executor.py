@@ -68,6 +68,7 @@ from glassformer.ground.errors import ExecutorError
 
 CACHE_OF_KIND = {"F32": "f32", "F64": "f32", "BF16": "bf16"}  # by default; f16 for all others
 MIN_PREFILL_TOKENS = 64  # a chunk of at least as many goes through the kernels for prompts
+SNAPSHOT_SPACING = 512  # tokens between the snapshots of states: a prompt is cut there
 PROMPT_CHUNK = 2048  # tokens of one feed in a pass; a feed is cut at multiples of it
 MAX_PROMPT_TOKENS = 8192  # of a prompt pass, so that a pass needs little memory
 MAX_STEP_TOKENS = 1024  # of a step pass
@@ -80,7 +81,7 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
 
     _row_type = GpuRow
     _max_unembedded = MAX_STEP_TOKENS
-    _spacing = PROMPT_CHUNK
+    _spacing = SNAPSHOT_SPACING
 
     def __init__(
         self, config: Config, blueprint: Blueprint, tensors: Mapping[str, EngineTensor], *, cache: str | None = None,
@@ -143,7 +144,7 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
         options |= {} if self._batch_invariant else {"batch_invariant": "false"}
         notes = (card, f"keys and values in {self.cache}", CHOICE_NOTE, self._single_row_note)
         token_bytes = self._pool.format.token_bytes
-        return Description("gpu", str(self.device), self._weight_kind, 1, token_bytes, notes, options)
+        return Description("gpu", str(self.device), self._weight_kind, 1, token_bytes, self._state_bytes, notes, options)
 
     # Passes -----------------------------------------------------------------------------------------------------
 
@@ -261,7 +262,10 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
     @property
     def capabilities(self) -> Capabilities:
         sampler = DeviceSampler(knows, self._decode, self._enqueue)
-        return Capabilities(min_prefill_tokens=MIN_PREFILL_TOKENS, sampler=sampler, same_frequencies=self.same_frequencies)
+        return Capabilities(
+            min_prefill_tokens=MIN_PREFILL_TOKENS, sampler=sampler, same_frequencies=self.same_frequencies,
+            resumes_at=self._resumes_at,
+        )  # fmt: skip
 
     def _decode(
         self, rows: Sequence[Row], tokens: Sequence[int], choices: Sequence[Choice], draws: Draws

@@ -121,7 +121,7 @@ def fill(numbers: Numbers, layout: PassLayout, fed: PassInput) -> None:
     for name, part in values.items():
         views[name][: len(part)] = part
     for index, chunk in enumerate(chunks):
-        pages = chunk.row.pages.pages
+        pages = chunk.row.pages.pages[: layout.pages]  # a row that reads something again has more
         views["page_table"][index, : len(pages)] = pages
         if chunk.row.state is not None:
             views["states"][index] = chunk.row.state.memory.place

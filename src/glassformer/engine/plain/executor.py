@@ -110,6 +110,7 @@ class PlainExecutor(NotCopied, StatefulRows):
             sampler=sampler,
             export_kv=None if self._state_size else self.export_kv,
             same_frequencies=self.same_frequencies,
+            resumes_at=self._resumes_at,
         )
 
     @checks.locked
@@ -391,7 +392,8 @@ class PlainExecutor(NotCopied, StatefulRows):
     def describe(self) -> Description:
         weight = self.base.token_embedding.weight
         dtype = str(weight.dtype).removeprefix("torch.")
-        return Description("plain", str(weight.device), dtype, torch.get_num_threads(), self._cache.text.bytes_per_token)
+        token_bytes = self._cache.text.bytes_per_token
+        return Description("plain", str(weight.device), dtype, torch.get_num_threads(), token_bytes, self._state_bytes)
 
 
 def _is_best(choice: Choice) -> bool:
