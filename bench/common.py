@@ -32,6 +32,26 @@ QWEN35_08B: dict[str, Any] = {
     "linear_num_key_heads": 16, "linear_num_value_heads": 16, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
 }  # fmt: skip
 
+LFM2_350M: dict[str, Any] = {
+    "model_type": "lfm2", "vocab_size": 65536, "hidden_size": 1024, "intermediate_size": 4608, "num_hidden_layers": 16,
+    "block_auto_adjust_ff_dim": False, "num_attention_heads": 16, "num_key_value_heads": 8, "conv_L_cache": 3,
+    "max_position_embeddings": 128000, "rope_theta": 1e6, "norm_eps": 1e-5, "tie_word_embeddings": True,
+    "layer_types": ["full_attention" if layer in (2, 5, 8, 10, 12, 14) else "conv" for layer in range(16)],
+}  # fmt: skip
+
+QWEN3_MOE_SMALL: dict[str, Any] = {
+    "model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 16,
+    "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 128, "max_position_embeddings": 40960, "rope_theta": 1e6,
+    "num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 512, "norm_topk_prob": True, "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+}  # fmt: skip
+
+GPT_OSS_SMALL: dict[str, Any] = {
+    "model_type": "gpt_oss", "vocab_size": 201088, "hidden_size": 1024, "intermediate_size": 1024, "num_hidden_layers": 12,
+    "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64, "max_position_embeddings": 131072,
+    "num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128, "tie_word_embeddings": False,
+}  # fmt: skip
+
 SMOLLM2: dict[str, Any] = {
     "model_type": "llama", "vocab_size": 49152, "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
     "num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 8192, "rope_theta": 1e5,

@@ -21,7 +21,17 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from common import MINILM, QWEN3_06B, QWEN35_08B, SMOLLM2, WORDS, random_checkpoint
+from common import (
+    GPT_OSS_SMALL,
+    LFM2_350M,
+    MINILM,
+    QWEN3_06B,
+    QWEN3_MOE_SMALL,
+    QWEN35_08B,
+    SMOLLM2,
+    WORDS,
+    random_checkpoint,
+)
 from glassformer import blueprints
 from glassformer.checkpoint.gguf_kinds import block_size
 from glassformer.checkpoint.gguf_writer import OutputTensor, write_gguf
@@ -29,6 +39,10 @@ from glassformer.checkpoint.quantization import Bytes, check_kind
 from glassformer.ground.files import home
 from glassformer.quantize.export import model_contents
 
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "qwen3-0.6b": QWEN3_06B, "qwen3.5-0.8b": QWEN35_08B, "lfm2-350m": LFM2_350M, "qwen3-moe-small": QWEN3_MOE_SMALL,
+    "gpt-oss-small": GPT_OSS_SMALL,
+}  # fmt: skip
 KINDS = ("Q4_K", "Q8_0", "BF16", "Q4_0", "Q6_K")
 SCALES: Mapping[str, Mapping[int, float]] = {  # the half floats of a block, by their offset
     "Q4_0": {0: 0.0043}, "Q4_1": {0: 0.0043, 2: -0.032}, "Q5_0": {0: 0.0022}, "Q8_0": {0: 0.00027},
@@ -62,9 +76,9 @@ def random_gguf(kind: str, shape: Mapping[str, Any] = QWEN3_06B, name: str = "qw
     return path
 
 
-def qwen35(kind: str) -> Path:
-    """Qwen3.5-0.8B's shape, whose layers keep a state three times of four."""
-    return random_gguf(kind, QWEN35_08B, "qwen3.5-0.8b")
+def named(name: str, kind: str) -> Path:
+    """One of `SHAPES`."""
+    return random_gguf(kind, SHAPES[name], name)
 
 
 def _no_rows(*_: Any) -> Any:
