@@ -58,7 +58,10 @@ PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and kee
     "gte": ROPE,
     "deberta-v2": {"embedding_size", "pooler_hidden_size", "attention_head_size"},
     "bart": {"force_bos_token_to_be_generated"},
-    **{family: {"force_bos_token_to_be_generated"} for family in ("pegasus", "mbart", "m2m_100")},
+    **{
+        family: {"force_bos_token_to_be_generated"}
+        for family in ("pegasus", "mbart", "m2m_100", "blenderbot", "blenderbot-small")
+    },
     "marian": {"force_bos_token_to_be_generated", "decoder_vocab_size"},
 }
 ALWAYS_PREPARED = {"model_type", "label2id", "torch_dtype"}

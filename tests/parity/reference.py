@@ -39,10 +39,12 @@ transformers.utils.logging.disable_progress_bar()
 
 NOT_ON_GPU = {**decoders.NOT_ON_GPU, **recurrent.NOT_ON_GPU, **experts.NOT_ON_GPU}
 SINUSOIDAL = encoder_decoders.SINUSOIDAL
+BARTS = encoder_decoders.BARTS
 NOT_SPLIT = {**decoders.NOT_SPLIT, **recurrent.NOT_SPLIT, **experts.NOT_SPLIT}
 ON_GPU = (*(family for family in DECODERS if family not in NOT_ON_GPU), *PAIRS)  # what the GPU engine runs
 
 __all__ = [
+    "BARTS",
     "DECODERS",
     "DENSE",
     "ENCODERS",

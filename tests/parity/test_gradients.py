@@ -93,7 +93,7 @@ ROUNDED = (
 )  # families whose attention the reference has in float32 only, or whose RoPE, router or states
 FLOAT32 = {"ernie4_5_moe": (".mlp.gate.weight",), "olmo_hybrid": (".A_log", ".dt_bias")}
 TURNED = ("embedding_gemma", "eurobert", "gte", "modernbert", "nomic_bert", "roformer")  # encoders with RoPE
-UNTURNED = ({*reference.ENCODERS} - {*TURNED}) | {"bart", "mbart", "opt", "biogpt", *reference.SINUSOIDAL}
+UNTURNED = ({*reference.ENCODERS} - {*TURNED}) | {"opt", "biogpt", *reference.BARTS}
 KEYS = ("k_proj.bias", "key.bias", "k_lin.bias", "attn.k.bias")
 CASES = [
     *((family, head, {}) for family, heads in reference.HEADS.items() for head in heads if head not in ("base",)),

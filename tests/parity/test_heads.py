@@ -194,7 +194,7 @@ LISTED: dict[str, int] = {}  # the kind of each layer is
 FEW: dict[str, dict[str, int]] = {  # blocks, so that every site of them can be gone through
     **dict.fromkeys(("gpt2", "gptj", "gpt_bigcode", "openai-gpt", "bloom"), GPT2),
     "mpt": {"n_layers": 2}, "distilbert": {"n_layers": 2},
-    **dict.fromkeys(("t5", "mt5", "umt5"), T5), **dict.fromkeys(("bart", "marian", "pegasus", "mbart", "m2m_100"), BART),
+    **dict.fromkeys(("t5", "mt5", "umt5"), T5), **dict.fromkeys(reference.BARTS, BART),
     **dict.fromkeys(
         ("gemma3_text", "olmo3", "cohere2", "gpt_neo", "exaone4", "gemma4_text", "glm4_moe_lite", "embedding_gemma"), LISTED
     ),

@@ -116,7 +116,7 @@ def test_inputs_embeds_instead_of_ids(models: Pair) -> None:
     inputs = {"inputs_embeds": table(source), "decoder_inputs_embeds": table(ids)}
     expected, result = models.theirs(**inputs, **ALL), models.ours(**inputs, **ALL)
     same_fields(result, expected)
-    if models.family not in ("marian", "pegasus"):  # which scale a target's vectors, and not a source's
+    if models.family not in ("marian", "pegasus", "blenderbot-small"):  # which scale a target's vectors, and not a source's
         close(result.logits, models.ours(source, decoder_input_ids=ids).logits, 1e-6)
 
 

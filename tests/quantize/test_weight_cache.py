@@ -54,7 +54,7 @@ WIDE: dict[str, dict[str, Any]] = {  # rows of 64 and the like, so that somethin
     "deepseek_v2": LATENT, "deepseek_v3": LATENT, "glm4_moe_lite": LATENT,
     "ernie4_5_moe": EXPERTS,
     "t5": T5, "mt5": {**T5, "feed_forward_proj": "relu"}, "umt5": {**T5, "feed_forward_proj": "relu"},
-    **dict.fromkeys(("bart", "marian", "pegasus", "mbart", "m2m_100"), BART),
+    **dict.fromkeys(reference.BARTS, BART),
 }  # fmt: skip
 SMALL = (
     "position",

@@ -23,6 +23,7 @@ from glassformer.blueprints import blueprint
 from glassformer.blueprints.blueprint import Blueprint, Head
 from glassformer.ground.errors import InputError
 from glassformer.ground.sites import ENCODER, ModelSites, Tap
+from glassformer.ops.embed import Embed
 from glassformer.ops.module_steps import part
 from glassformer.ops.op import Op
 from glassformer.ops.scores import Scores
@@ -198,10 +199,12 @@ class EncoderDecoder(BaseModel):
         """The token embedding is `shared`; each stack has one too, which usually has the same weight."""
         self.embedding_path = ("shared",)
         op = described.ops[0]
+        target = next(table for table in described.ops_of(Embed) if not table.stack)
         stacks = ("encoder", "decoder") if self.has_decoder else ("encoder",)
         for path in (("shared",), *((stack, "embed_tokens") for stack in stacks)):
             rows, size = op.weights[0].shape
-            derivation.leaves[path] = partial(Embedding, rows, size, op.options["scale"])
+            table = next(described.ops_of(Embed)) if path[0] != "decoder" else target
+            derivation.leaves[path] = partial(Embedding, rows, size, table.options["scale"])
         self._tied = [(stack, "embed_tokens") for stack in stacks if op.module == "shared"]
 
     def add_plans(self, derivation: Derivation, described: Blueprint) -> None:

@@ -136,7 +136,7 @@ BART = {"d_model": 64, "encoder_attention_heads": 8, "encoder_ffn_dim": 96, "dec
 WIDE: dict[str, dict[str, Any]] = {  # so that rows divide into blocks of 32
     "gpt2": {"n_embd": 64, "n_inner": 96}, **dict.fromkeys(("t5", "mt5", "umt5"), T5),
     "mamba2": {"hidden_size": 64, "num_heads": 8},
-    **dict.fromkeys(("bart", "marian", "pegasus", "mbart", "m2m_100"), BART),
+    **dict.fromkeys(reference.BARTS, BART),
 }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ BART: dict[str, Any] = {
     "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 80, "max_position_embeddings": 64,
     "scale_embedding": True,
 }  # fmt: skip
+BARTS = ("bart", "marian", "pegasus", "mbart", "m2m_100", "blenderbot", "blenderbot-small")  # built of BART's parts
 TINY: dict[str, dict[str, Any]] = {
     "t5": T5,
     "mt5": T5,
@@ -24,6 +25,8 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "pegasus": BART,
     "mbart": {**BART, "decoder_start_token_id": 7},
+    "blenderbot": {**BART, "encoder_no_repeat_ngram_size": 0},
+    "blenderbot-small": BART,
     "m2m_100": {**BART, "activation_function": "relu"},
 }  # fmt: skip
 SINUSOIDAL = ("marian", "pegasus", "m2m_100")  # whose positions follow from the config
@@ -77,5 +80,6 @@ def _m2m_100(draw: random.Random) -> dict[str, Any]:
 
 RANDOM = {
     "t5": _t5, "mt5": _t5, "umt5": _t5,
-    "bart": _bart, "marian": _marian, "pegasus": _bart, "mbart": _mbart, "m2m_100": _m2m_100,
+    "bart": _bart, "blenderbot": _bart, "blenderbot-small": _bart,
+    "marian": _marian, "pegasus": _bart, "mbart": _mbart, "m2m_100": _m2m_100,
 }  # fmt: skip

@@ -190,7 +190,9 @@ CLASS_BY_NAME: Mapping[str, TokenizerClass] = {
     "Qwen2": QWEN2,
     "Qwen3_5": QWEN3_5,
     **dict.fromkeys(("CpmAnt", "Siglip2", "XLNet"), PADDED_LEFT),
-    **dict.fromkeys(("BioGpt", "Camembert", "OpenAIGPT", "RoFormer"), UNKNOWN_CLASS),  # names alone
+    **dict.fromkeys(
+        ("BioGpt", "Blenderbot", "BlenderbotSmall", "Camembert", "OpenAIGPT", "RoFormer"), UNKNOWN_CLASS
+    ),  # names alone
 }
 CLASS_BY_MODEL_TYPE: Mapping[str, TokenizerClass] = {
     **dict.fromkeys(("bert", "convbert", "electra", "layoutlm", "mobilebert", "nomic_bert", "squeezebert"), BERT),
