@@ -56,6 +56,7 @@ PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and kee
     **dict.fromkeys(("modernbert", "modernbert-decoder"), MODERNBERT),
     "nomic_bert": {*ROPE, "head_dim", *nomic_bert.PUBLISHED},
     "gte": ROPE,
+    "deberta": {"embedding_size", "pooler_hidden_size", "attention_head_size"},
     "deberta-v2": {"embedding_size", "pooler_hidden_size", "attention_head_size"},
     "bart": {"force_bos_token_to_be_generated"},
     **{

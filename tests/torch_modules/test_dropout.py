@@ -22,6 +22,7 @@ LLAMA = {"attention_dropout": 0.21}
 BERT = {"hidden_dropout_prob": 0.11, "attention_probs_dropout_prob": 0.21, "classifier_dropout": 0.41}
 UNHEADED = {name: rate for name, rate in BERT.items() if name != "classifier_dropout"}
 MODERNBERT = {**LLAMA, "embedding_dropout": 0.31, "mlp_dropout": 0.11, "classifier_dropout": 0.41}
+DEBERTA = {**UNHEADED, "pooler_dropout": 0.31, "cls_dropout": 0.41}
 BART = {"dropout": 0.11, "attention_dropout": 0.21, "activation_dropout": 0.31}
 NOTHING: dict[str, float] = {}
 RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand in for another
@@ -50,12 +51,7 @@ RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand i
     **dict.fromkeys(("eurobert", "embedding_gemma"), LLAMA),
     "albert": {"hidden_dropout_prob": 0.11, "attention_probs_dropout_prob": 0.21, "classifier_dropout_prob": 0.41},
     **dict.fromkeys(("modernbert", "modernbert-decoder"), MODERNBERT),
-    "deberta-v2": {
-        "hidden_dropout_prob": 0.11,
-        "attention_probs_dropout_prob": 0.21,
-        "pooler_dropout": 0.31,
-        "cls_dropout": 0.41,
-    },
+    **dict.fromkeys(("deberta", "deberta-v2"), DEBERTA),
     "gpt_neo": {"resid_dropout": 0.11, "embed_dropout": 0.31, "attention_dropout": 0.21, "classifier_dropout": 0.41},
     "gpt2": {"resid_pdrop": 0.11, "embd_pdrop": 0.31, "attn_pdrop": 0.21, "classifier_dropout": 0.41},
     "distilbert": {"dropout": 0.11, "attention_dropout": 0.21, "qa_dropout": 0.31, "seq_classif_dropout": 0.41},

@@ -3,7 +3,8 @@ weighs content and distance apart."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from glassformer.blueprints import bert
@@ -17,27 +18,19 @@ TERMS = {"c2p": "key", "p2c": "query"}  # content to position: a query meets the
 
 
 @dataclass(kw_only=True)
-class Config(bert.Config):
-    model_type = "deberta-v2"
-    title = "DeBERTa v2 and v3"
-    default_fields = {"vocab_size": 128100}
+class SharedConfig(bert.Config):
+    """What the first DeBERTa and the later ones have in common."""
+
     aliases = {"cls_dropout": "classifier_dropout"}
     fixed_fields = {"legacy": True}
     bounds = {**BOUNDS, "type_vocab_size": SIZE_OR_DEFAULT}
 
-    hidden_size: int = 1536
-    num_hidden_layers: int = 24
-    num_attention_heads: int = 24
-    intermediate_size: int = 6144
     type_vocab_size: int = 0  # 0: no token types
     layer_norm_eps: float = 1e-7
     relative_attention: bool = False
     position_biased_input: bool = True  # whether positions are added to the token vectors too
     max_relative_positions: int = -1  # -1: as many as positions
-    position_buckets: int = -1  # -1: each distance has a vector of its own
     pos_att_type: list[str] | None = None
-    share_att_key: bool = False  # whether distances are projected as tokens are
-    norm_rel_ebd: str = "none"
     pooler_hidden_act: str = "gelu"
     pooler_dropout: float = 0.0
 
@@ -45,7 +38,8 @@ class Config(bert.Config):
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
         if isinstance(kinds := raw.get("pos_att_type"), str):
             raw["pos_att_type"] = [kind.strip() for kind in kinds.lower().split("|") if kind.strip()]
-        width, heads = raw.get("hidden_size", 1536), raw.get("num_attention_heads", 24)
+        usual = {field.name: field.default for field in fields(cls)} | cls.default_fields
+        width, heads = (raw.get(name, usual[name]) for name in ("hidden_size", "num_attention_heads"))
         derived = {"embedding_size": width, "pooler_hidden_size": width}
         if isinstance(width, int) and isinstance(heads, int) and heads > 0:
             derived["attention_head_size"] = width // heads
@@ -62,21 +56,16 @@ class Config(bert.Config):
         kinds = self.pos_att_type or []
         if not set(kinds) <= TERMS.keys() or len(set(kinds)) != len(kinds):
             raise ConfigError(f"config field 'pos_att_type' is {brief(kinds)}; it may list {' and '.join(TERMS)}.")
-        if self.norm_rel_ebd not in ("none", "layer_norm"):
-            raise ConfigError(f"config field 'norm_rel_ebd' is {brief(self.norm_rel_ebd)}; it must be none or layer_norm.")
-        distances = self.distances
-        if self.relative_attention and distances.logarithmic and not 0 < distances.span // 2 < distances.max_distance - 1:
-            raise ConfigError(
-                f"config field 'position_buckets' is {self.position_buckets}; for {distances.max_distance} relative "
-                f"positions it must be from 2 to {2 * distances.max_distance - 3}."
-            )
+
+    @property
+    def furthest(self) -> int:
+        """The largest distance that is told from larger ones."""
+        return self.max_relative_positions if self.max_relative_positions > 0 else self.max_position_embeddings
 
     @property
     def distances(self) -> DistanceBuckets:
         """Which vector stands for which distance."""
-        furthest = self.max_relative_positions if self.max_relative_positions > 0 else self.max_position_embeddings
-        logarithmic = self.position_buckets > 0
-        return DistanceBuckets(self.position_buckets if logarithmic else furthest, furthest, logarithmic)
+        return DistanceBuckets(self.furthest, self.furthest, logarithmic=False)
 
     @property
     def distance_terms(self) -> tuple[str, ...]:
@@ -88,6 +77,38 @@ class Config(bert.Config):
         """The scale of attention scores, each a sum of one term of content and those of positions."""
         terms = 1 + len(self.pos_att_type or ())
         return float((self.hidden_size // self.num_attention_heads * terms) ** -0.5)
+
+
+@dataclass(kw_only=True)
+class Config(SharedConfig):
+    model_type = "deberta-v2"
+    title = "DeBERTa v2 and v3"
+    default_fields = {"vocab_size": 128100}
+
+    hidden_size: int = 1536
+    num_hidden_layers: int = 24
+    num_attention_heads: int = 24
+    intermediate_size: int = 6144
+    position_buckets: int = -1  # -1: each distance has a vector of its own
+    share_att_key: bool = False  # whether distances are projected as tokens are
+    norm_rel_ebd: str = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.norm_rel_ebd not in ("none", "layer_norm"):
+            raise ConfigError(f"config field 'norm_rel_ebd' is {brief(self.norm_rel_ebd)}; it must be none or layer_norm.")
+        distances = self.distances
+        if self.relative_attention and distances.logarithmic and not 0 < distances.span // 2 < distances.max_distance - 1:
+            raise ConfigError(
+                f"config field 'position_buckets' is {self.position_buckets}; for {distances.max_distance} relative "
+                f"positions it must be from 2 to {2 * distances.max_distance - 3}."
+            )
+
+    @property
+    def distances(self) -> DistanceBuckets:
+        if self.position_buckets <= 0:
+            return super().distances
+        return DistanceBuckets(self.position_buckets, self.furthest, logarithmic=True)
 
 
 FAMILY = Family(
@@ -108,17 +129,25 @@ FAMILY = Family(
 def attention(b: Builder, c: Config, x: Value, distances: Value | None) -> Value:
     heads, size = c.num_attention_heads, c.hidden_size // c.num_attention_heads
     h = b.identity(x, "attention.input", "attention.self")
-    q, k, v = (
+    projected = tuple(
         b.heads(h, f"attention.self.{name}_proj", heads, size, bias=True, site=f"attention.{name}")
         for name in ("query", "key", "value")
     )
+    shared = "" if c.share_att_key else "pos_"
+    return attend_apart(b, c, projected, distances, {name: (f"{shared}{name}_proj", True) for name in TERMS.values()})
+
+
+def attend_apart(
+    b: Builder, c: SharedConfig, projected: tuple[Value, ...], distances: Value | None, terms: Mapping[str, tuple[str, bool]]
+) -> Value:
+    """What heads give, joined; `terms`: the projections of the distances' keys and queries, and whether they have biases."""
+    (q, k, v), heads, size = projected, c.num_attention_heads, c.hidden_size // c.num_attention_heads
     if distances is None:
         b.unused("attention.self.pos_dropout", c.hidden_dropout_prob)
         return b.attend(q, k, v, "attention.self", causal=False, scale=c.scale, **bert.pattern_dropout(c))
     distances = b.dropout(distances, c.hidden_dropout_prob, "attention.self.pos_dropout")
-    shared = "" if c.share_att_key else "pos_"
     key, query = (
-        b.heads(distances, f"attention.self.{shared}{name}_proj", heads, size, bias=True)
+        b.heads(distances, f"attention.self.{terms[name][0]}", heads, size, bias=terms[name][1])
         if name in c.distance_terms
         else None
         for name in ("key", "query")
@@ -129,8 +158,8 @@ def attention(b: Builder, c: Config, x: Value, distances: Value | None) -> Value
     )  # fmt: skip
 
 
-def states(b: Builder, c: Config, base: str) -> Value:
-    """From ids to the last block's states."""
+def states(b: Builder, c: Any, base: str, attention: Callable[..., Value] = attention, distance_norm: bool = False) -> Value:
+    """From ids to the last block's states; `distance_norm`: whether the distances' vectors are normed."""
     eps = c.layer_norm_eps
     x = b.embed(f"{base}embeddings.word_embeddings", site=None)
     if c.position_biased_input:
@@ -142,7 +171,7 @@ def states(b: Builder, c: Config, base: str) -> Value:
     distances = None
     if c.relative_attention:
         distances = b.distance_vectors(f"{base}encoder.rel_embeddings", 2 * c.distances.span)
-    if c.norm_rel_ebd == "layer_norm" and distances is not None:
+    if distance_norm and distances is not None:
         distances = b.norm(distances, f"{base}encoder.LayerNorm", eps, how="layer")
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}encoder.layer"):
@@ -152,7 +181,10 @@ def states(b: Builder, c: Config, base: str) -> Value:
 
 def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     b = Builder(c)
-    x = states(b, c, FAMILY.prefix(head))
+    return with_head(b, c, states(b, c, FAMILY.prefix(head), distance_norm=c.norm_rel_ebd == "layer_norm"), head)
+
+
+def with_head(b: Builder, c: SharedConfig, x: Value, head: Head) -> Blueprint:
     if head == "masked":
         bert.masked_scores(b, c, x)
     elif head == "sequence":

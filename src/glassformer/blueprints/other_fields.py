@@ -28,7 +28,7 @@ class ConfigRefusal(NamedTuple):
 
 ENCODERS = (
     "bert", "roberta", "distilbert", "xlm-roberta", "electra", "albert", "modernbert", "deberta-v2", "camembert", "mpnet",
-    "megatron-bert", "xlm-roberta-xl", "roformer", "nomic_bert", "gte",
+    "megatron-bert", "xlm-roberta-xl", "roformer", "nomic_bert", "gte", "deberta", "eurobert",
 )  # fmt: skip
 BART = ("bart",)
 

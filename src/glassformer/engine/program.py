@@ -83,6 +83,10 @@ class RowRuns(NamedTuple):
         starts = self.first + self.step * np.arange(self.runs)
         return (starts[:, None] + np.arange(self.size)).reshape(-1)
 
+    def bias(self, values: Any) -> Any:
+        """Of a bias its rows, unless it is theirs alone."""
+        return values if len(values) == self.size * self.runs else values[self.rows]
+
     @property
     def contiguous(self) -> bool:
         return self.step == self.size or self.runs == 1
@@ -120,7 +124,7 @@ class DistanceHeads(NamedTuple):
     vectors: str
     norm: NormRef | None
     projection: str
-    bias: str
+    bias: str | None
 
     def values(self, weight: Callable[[str], Floats]) -> Floats:
         """`weight`: a weight by its name, in float32."""
@@ -131,7 +135,8 @@ class DistanceHeads(NamedTuple):
             assert self.norm.bias is not None
             assert self.norm.weight is not None
             vectors = vectors * weight(self.norm.weight) + weight(self.norm.bias)
-        projected = vectors @ weight(self.projection).T + weight(self.bias)
+        projected = vectors @ weight(self.projection).T
+        projected = projected if self.bias is None else projected + weight(self.bias)
         heads = projected.reshape(len(projected), self.heads, -1).transpose(1, 0, 2)
         return np.ascontiguousarray(heads.reshape(self.shape), np.float32)
 

@@ -502,9 +502,9 @@ def distance_heads_ref(ops: Sequence[Op], index: int) -> DistanceHeads:
     op, source = ops[index], ops[ops[index].inputs[0]]
     norm = source.ref if isinstance(source, Norm) else None
     vectors = (ops[source.inputs[0]] if norm else source).weights[0]
-    projection, bias = (weight.name for weight in op.weights)
+    projection, *bias = (weight.name for weight in op.weights)
     heads, size = op.head_shape
-    return DistanceHeads((heads * vectors.shape[0], size), heads, vectors.name, norm, projection, bias)
+    return DistanceHeads((heads * vectors.shape[0], size), heads, vectors.name, norm, projection, bias[0] if bias else None)
 
 
 def build_attend(

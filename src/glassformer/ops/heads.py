@@ -1,7 +1,7 @@
 """heads: split into heads, (batch, heads, length, head_size): of a product of its own, or some of another's.
 
 Options, of the latter: first, step (where the first head begins among the projection's numbers, and how far on the
-next), run (how many lie side by side each time).
+next), run (how many lie side by side each time). These may have a bias of their own (DeBERTa).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 from glassformer.engine.program import MatrixRef, RowRuns
 from glassformer.ops.linear import LinearMap
 from glassformer.ops.module_steps import At, Path, Values, part, path_of, step
-from glassformer.ops.op import ArithmeticDraft, Array, Backwards, Op, TokenContext, WeightSource, integer
-from glassformer.ops.products import explain_scaled_product, matrix_and_bias, matrix_ref, part_of, product
+from glassformer.ops.op import ArithmeticDraft, Array, Backwards, Floats, Op, TokenContext, WeightSource, integer
+from glassformer.ops.products import explain_scaled_product, matrix_and_bias, matrix_ref, part_of, product, stored_weight
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value, linear_weights
 from glassformer.ops.split import contiguous
@@ -31,11 +31,11 @@ class ProjectToHeads(Op):
 
     @property
     def takes_part(self) -> bool:
-        return not self.weights
+        return "first" in self.options
 
     @property
     def is_plain(self) -> bool:
-        return bool(self.weights)
+        return not self.takes_part
 
     @property
     def module_label(self) -> str:
@@ -49,50 +49,67 @@ class ProjectToHeads(Op):
 
     def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
         (x,) = inputs
-        if self.weights:
+        if not self.takes_part:
             return product(self, x, token.weights).reshape(*x.shape[:-1], *self.head_shape)
-        return x[..., self.runs.rows].reshape(*x.shape[:-1], *self.head_shape)
+        bias = self._own_bias(token.weights)
+        made = x[..., self.runs.rows] if bias is None else x[..., self.runs.rows] + bias
+        return made.reshape(*x.shape[:-1], *self.head_shape)
+
+    def _own_bias(self, weights: WeightSource) -> Floats | None:
+        """What is added to a part of a projection."""
+        return stored_weight(weights, self.weights[0]) if self.weights else None
 
     def formula(self) -> str:
         heads, size = self.head_shape
-        return f"{'weights · x' if self.weights else 'a part of the projection'}, as {heads} heads of {size} numbers"
+        made = "a part of the projection" if self.takes_part else "weights · x"
+        return f"{made}{' + bias' if self.takes_part and self.weights else ''}, as {heads} heads of {size} numbers"
 
     def explain(self, e: ArithmeticDraft, index: int) -> None:
-        if self.weights:
+        if not self.takes_part:
             explain_scaled_product(self, e, index)
             return
         head, column = divmod(index, self.width)
-        e.explain(self.inputs[0], int(self.runs.rows[head * self.width]) + column)
+        made = e.explain(self.inputs[0], int(self.runs.rows[head * self.width]) + column)
+        if (bias := self._own_bias(e.token(self).weights)) is not None:
+            e.step("with bias", f"+ {float(bias[index]):.4f}", made + float(bias[index]))
 
     def linear(self, x: Array, weights: WeightSource, held: Array | None) -> Array:
-        if not self.weights:
+        if self.takes_part:
             return x[:, self.runs.rows].reshape(len(x), *self.head_shape)
         matrix, _ = matrix_and_bias(self, weights)
         return (x @ matrix.T).reshape(len(x), *self.head_shape)
 
     def backwards(self, g: Array, weights: WeightSource, width: int, held: Callable[[], Array]) -> Backwards:
-        if self.weights:
+        if not self.takes_part:
             matrix, bias = matrix_and_bias(self, weights)
             return Backwards(g @ matrix, None if bias is None else g @ bias.astype(g.dtype))
-        sent = np.zeros((len(g), width))
+        sent, own = np.zeros((len(g), width)), self._own_bias(weights)
         sent[:, self.runs.rows] = g
-        return Backwards(sent)
+        return Backwards(sent, None if own is None else g @ own.astype(g.dtype))
 
     def write_modules(self, derivation: Any, index: int) -> None:
-        path, count, size = path_of(self.module), *self.head_shape
+        path, size = path_of(self.module), self.width
+        if self.takes_part:
+            self._write_part(derivation, index, path)
+            return
         modules = list(dict.fromkeys(path_of(weight.name)[:-1] for weight in self.weights))
         for module in modules:
             derivation.linear(self, module)
         if len(modules) > 1:  # around the list of heads
             derivation.add(index, path[:-2], step(separate_heads, tuple(map(At, modules))))
-        elif modules:
-            derivation.add(index, path[:-1], step(own_heads, At(path), size))
         else:
-            total = integer(derivation.ops[self.inputs[0]].shape[-1])
-            first, every, run = self.options["first"], self.options["step"], self.options.get("run", 1)
-            fused = step(fused_heads, first, every, count, size, total)
-            fused = fused if run == 1 else step(heads_in_runs, first, every, run * size, size)
-            derivation.add(index, path[:-1] if path in derivation.leaves else path, fused)
+            derivation.add(index, path[:-1], step(own_heads, At(path), size))
+
+    def _write_part(self, derivation: Any, index: int, path: Path) -> None:
+        total, (count, size) = integer(derivation.ops[self.inputs[0]].shape[-1]), self.head_shape
+        first, every, run = self.options["first"], self.options["step"], self.options.get("run", 1)
+        fused = step(fused_heads, first, every, count, size, total)
+        fused = fused if run == 1 else step(heads_in_runs, first, every, run * size, size)
+        if self.weights:
+            bias = path_of(self.weights[0].name)
+            derivation.vector(self.weights[0], 0.0)
+            fused = step(biased_heads, At(bias[:-1]), bias[-1], first, every, count, size)
+        derivation.add(index, path[:-1] if path in derivation.leaves else path, fused)
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
         """Nothing yet: done by the attention that reads them."""
@@ -102,11 +119,12 @@ class ProjectToHeads(Op):
         matrix = matrix_ref(projection)
         if not self.divides_matrix:
             return matrix
-        return part_of(matrix, self.runs)
+        part = part_of(matrix, self.runs)
+        return part._replace(biases=(self.weights[0].name,)) if self.weights else part
 
     @property
     def divides_matrix(self) -> bool:
-        return not self.weights and self.options["step"] != self.width
+        return self.takes_part and (self.options["step"] != self.width or bool(self.weights))
 
     def matrices(self, source: Op | None) -> list[MatrixRef]:
         projection = source if self.divides_matrix else self
@@ -161,6 +179,15 @@ def fused_heads(
     values[write] = x[..., first : first + (count - 1) * every + size].unfold(-1, size, every).transpose(1, 2)
 
 
+def biased_heads(
+    path: Path, name: str, first: int, every: int, count: int, size: int, read: int, write: int, m: Any, values: Values,
+    p: Any,
+) -> None:  # fmt: skip
+    x, bias = values[read], getattr(part(m, path), name)
+    heads = x[..., first : first + (count - 1) * every + size].unfold(-1, size, every)
+    values[write] = (heads + bias.view(count, size)).transpose(1, 2)
+
+
 def heads_in_runs(
     first: int, every: int, run: int, size: int, read: int, write: int, m: Any, values: Values, p: Any
 ) -> None:
@@ -192,17 +219,19 @@ def build_separate_heads(b: Recorder, x: Value, modules: Sequence[str], size: in
 
 def build_fused_heads(
     b: Recorder, x: Value, module: str, first: int, heads: int, size: int, site: str | None = None, step: int = 1,
-    run: int = 1,
+    run: int = 1, bias: str = "",
 ) -> Value:  # fmt: skip
-    """Heads of a projection that makes several things: from its `first` head on, every `step`-th, or `run` of `step`."""
-    return build_heads_at(b, x, module, first * size, heads, size, step * size, site, run)
+    """Heads of a projection that makes several things: from its `first` head on, every `step`-th, or `run` of `step`;
+    `bias`: the name of one of their own."""
+    return build_heads_at(b, x, module, first * size, heads, size, step * size, site, run, bias)
 
 
 def build_heads_at(
     b: Recorder, x: Value, module: str, first: int, heads: int, size: int, every: int = 0, site: str | None = None,
-    run: int = 1,
+    run: int = 1, bias: str = "",
 ) -> Value:  # fmt: skip
     """Heads that begin at the `first` of a projection's numbers, and each `every` numbers after the one before; 0: they lie
     side by side. `run`: how many do so each time."""
     options: dict[str, Any] = {"first": first, "step": every or size, **({} if run == 1 else {"run": run})}
-    return b.record(ProjectToHeads, module, (x,), _shape(x, heads, size), site, **options)
+    weights = {bias: (heads * size,)} if bias else {}
+    return b.record(ProjectToHeads, module, (x,), _shape(x, heads, size), site, weights, **options)

@@ -261,7 +261,7 @@ class Derivation:
             self.leaves[path] = partial(rms if op.weights else UnweightedRMSNorm, size, eps)
 
     def vector(self, weight: Weight, untrained: float) -> None:
-        """A parameter of a container: a number for each head."""
+        """A parameter of a container: some numbers for each head."""
         self.parameters[path_of(weight.name)] = partial(_filled, untrained, weight.shape)
 
     def causal_conv(self, op: CausalConv, path: Path) -> None:

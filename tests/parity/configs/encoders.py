@@ -41,6 +41,10 @@ TINY: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 64, "local_attention": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
         "cls_token_id": 1, "sep_token_id": 2,
     },
+    "deberta": {
+        **BERT, "pad_token_id": 0, "type_vocab_size": 0, "relative_attention": True, "position_biased_input": False,
+        "max_relative_positions": -1, "pos_att_type": "c2p|p2c",
+    },
     "deberta-v2": {
         **BERT, "pad_token_id": 0, "type_vocab_size": 0, "relative_attention": True, "position_biased_input": False,
         "position_buckets": 8, "max_relative_positions": -1, "pos_att_type": "p2c|c2p", "share_att_key": True,
@@ -109,6 +113,11 @@ def _deberta(draw: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _first_deberta(draw: random.Random) -> dict[str, Any]:
+    own = ("position_buckets", "share_att_key", "norm_rel_ebd")
+    return {name: value for name, value in _deberta(draw).items() if name not in own}
+
+
 def _modernbert(draw: random.Random) -> dict[str, Any]:
     return {**decoders.modernbert(draw), "classifier_pooling": draw.choice(["cls", "mean"])}
 
@@ -131,7 +140,7 @@ def _embedding_gemma(draw: random.Random) -> dict[str, Any]:
 
 
 RANDOM = {
-    "eurobert": _eurobert, "embedding_gemma": _embedding_gemma,
+    "deberta": _first_deberta, "eurobert": _eurobert, "embedding_gemma": _embedding_gemma,
     "bert": _bert, "distilbert": _distilbert, "roberta": _bert, "xlm-roberta": _bert, "electra": _factorized,
     "nomic_bert": _rotary_bert, "gte": _rotary_bert,
     "xlm-roberta-xl": _bert, "camembert": _bert, "mpnet": _mpnet, "megatron-bert": _bert, "roformer": _factorized,

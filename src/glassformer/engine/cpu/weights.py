@@ -216,7 +216,7 @@ class NativeWeights(NamedWeights[StoredTensor]):
         key = (" ".join(names), plus, part)
         if key not in self._vectors:
             values = self.floats(*names, plus=plus)
-            self._vectors[key] = self.keep(values if part is None else values[part.rows])
+            self._vectors[key] = self.keep(values if part is None else part.bias(values))
         return self._vectors[key]
 
     def derived(self, key: Hashable, make: Callable[[], npt.NDArray[np.float32] | npt.NDArray[np.int32]]) -> int:

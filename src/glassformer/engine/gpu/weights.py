@@ -204,7 +204,7 @@ class DeviceWeights(NamedWeights[EngineTensor]):
         if not isinstance(table, MatrixRef) or not table.biases:
             return np.zeros(table.shape[0], np.float32)
         values = self.floats(*table.biases)
-        return values if table.part is None else values[table.part.rows]
+        return values if table.part is None else table.part.bias(values)
 
     def norm(self, norm: NormRef | None) -> DeviceNorm | None:
         if norm is None:
