@@ -10,11 +10,11 @@ from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
 
 
 @dataclass(kw_only=True)
-class Config(deberta_v2.SharedConfig):
+class Config(deberta_v2.DisentangledConfig):
     model_type = "deberta"
     title = "DeBERTa"
     default_fields = {"vocab_size": 50265, "hidden_size": 768, "num_hidden_layers": 12}
-    fixed_fields = {**deberta_v2.SharedConfig.fixed_fields, "talking_head": False}
+    fixed_fields = {**deberta_v2.DisentangledConfig.fixed_fields, "talking_head": False}
 
 
 FAMILY = replace(

@@ -18,7 +18,7 @@ TERMS = {"c2p": "key", "p2c": "query"}  # content to position: a query meets the
 
 
 @dataclass(kw_only=True)
-class SharedConfig(bert.Config):
+class DisentangledConfig(bert.Config):
     """What the first DeBERTa and the later ones have in common."""
 
     aliases = {"cls_dropout": "classifier_dropout"}
@@ -80,7 +80,7 @@ class SharedConfig(bert.Config):
 
 
 @dataclass(kw_only=True)
-class Config(SharedConfig):
+class Config(DisentangledConfig):
     model_type = "deberta-v2"
     title = "DeBERTa v2 and v3"
     default_fields = {"vocab_size": 128100}
@@ -138,7 +138,11 @@ def attention(b: Builder, c: Config, x: Value, distances: Value | None) -> Value
 
 
 def attend_apart(
-    b: Builder, c: SharedConfig, projected: tuple[Value, ...], distances: Value | None, terms: Mapping[str, tuple[str, bool]]
+    b: Builder,
+    c: DisentangledConfig,
+    projected: tuple[Value, ...],
+    distances: Value | None,
+    terms: Mapping[str, tuple[str, bool]],
 ) -> Value:
     """What heads give, joined; `terms`: the projections of the distances' keys and queries, and whether they have biases."""
     (q, k, v), heads, size = projected, c.num_attention_heads, c.hidden_size // c.num_attention_heads
@@ -184,7 +188,7 @@ def blueprint(c: Config, head: Head = "masked") -> Blueprint:
     return with_head(b, c, states(b, c, FAMILY.prefix(head), distance_norm=c.norm_rel_ebd == "layer_norm"), head)
 
 
-def with_head(b: Builder, c: SharedConfig, x: Value, head: Head) -> Blueprint:
+def with_head(b: Builder, c: DisentangledConfig, x: Value, head: Head) -> Blueprint:
     if head == "masked":
         bert.masked_scores(b, c, x)
     elif head == "sequence":

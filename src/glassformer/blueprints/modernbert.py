@@ -19,7 +19,7 @@ POOLING = {"cls": "first", "mean": "mean"}  # how a text becomes a vector that i
 
 
 @dataclass(kw_only=True)
-class SharedConfig(shared.Config):
+class ModernBertBlocksConfig(shared.Config):
     """What the encoder and the decoder have in common."""
 
     default_fields = {"vocab_size": 50368, "hidden_size": 768, "num_hidden_layers": 22}
@@ -114,7 +114,7 @@ class SharedConfig(shared.Config):
 
 
 @dataclass(kw_only=True)
-class Config(SharedConfig):
+class Config(ModernBertBlocksConfig):
     model_type = "modernbert"
     title = "ModernBERT"
     default_head = "masked"
@@ -143,7 +143,7 @@ FAMILY = Family(
 )
 
 
-def fused_projections(b: Builder, c: SharedConfig, h: Value) -> tuple[Value, Value, Value]:
+def fused_projections(b: Builder, c: ModernBertBlocksConfig, h: Value) -> tuple[Value, Value, Value]:
     """Queries, keys and values of one projection."""
     heads, size = c.num_attention_heads, c.head_dim
     qkv = b.linear(h, "attn.Wqkv", 3 * c.hidden_size, c.attention_bias)
@@ -152,7 +152,7 @@ def fused_projections(b: Builder, c: SharedConfig, h: Value) -> tuple[Value, Val
 
 
 def states(
-    b: Builder, c: SharedConfig, base: str, projected: Callable[..., tuple[Value, Value, Value]] = fused_projections,
+    b: Builder, c: ModernBertBlocksConfig, base: str, projected: Callable[..., tuple[Value, Value, Value]] = fused_projections,
     causal: bool = False,
 ) -> Value:  # fmt: skip
     """From ids to the last norm's states; `projected`: a block's queries, keys and values."""
@@ -185,7 +185,7 @@ def states(
     return norm(x, f"{base}final_norm", "final")
 
 
-def hidden_layer(b: Builder, c: SharedConfig, x: Value, module: str) -> Value:
+def hidden_layer(b: Builder, c: ModernBertBlocksConfig, x: Value, module: str) -> Value:
     """Of a head, before its last layer."""
     h = b.linear(x, f"{module}.dense", c.hidden_size, c.classifier_bias)
     h = b.activate(h, c.classifier_activation, name=f"{module}.act")

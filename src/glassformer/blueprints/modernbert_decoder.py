@@ -10,7 +10,7 @@ from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
 
 
 @dataclass(kw_only=True)
-class Config(modernbert.SharedConfig):
+class Config(modernbert.ModernBertBlocksConfig):
     model_type = "modernbert-decoder"
     title = "ModernBERT decoder (Ettin)"
 
@@ -32,7 +32,7 @@ FAMILY = replace(
 )
 
 
-def separate_projections(b: Builder, c: modernbert.SharedConfig, h: Value) -> tuple[Value, Value, Value]:
+def separate_projections(b: Builder, c: modernbert.ModernBertBlocksConfig, h: Value) -> tuple[Value, Value, Value]:
     heads, size, bias = c.num_attention_heads, c.head_dim, c.attention_bias
     q, k = (b.heads(h, f"attn.{name}_proj", heads, size, bias) for name in ("q", "k"))
     return q, k, b.heads(h, "attn.v_proj", heads, size, bias, site="attention.value")
