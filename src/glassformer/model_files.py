@@ -150,7 +150,7 @@ class ModelFiles:
         without = f", without {' and '.join(part.left_out)}" if part.left_out else ""
         name = self.path.name if Path(self.name).exists() else self.name
         note(f"{name}: only the text part of this {kind} model is opened{without}. It reads no images.")
-        return part.tensors
+        return separate_experts(part.tensors, self.config.model_type) if routed else part.tensors
 
     @cached_property
     def kind(self) -> str:

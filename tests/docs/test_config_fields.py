@@ -35,6 +35,7 @@ PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and kee
     ),
     **{family: {*ROPE, "sliding_window_pattern"} for family in ("olmo3", "gemma2", "cohere2", "gpt_oss", "exaone4")},
     **{family: {*ROPE, "num_local_experts"} for family in ("qwen2_moe", "qwen3_moe", "olmoe", "glm4_moe", "ernie4_5_moe")},
+    "llama4_text": ROPE,
     "minimax_m2": {*ROPE, "num_local_experts", "rotary_dim"},
     **dict.fromkeys(("seed_oss", "ernie4_5", "hunyuan_v1_dense", "arcee", "helium", "glm4", "cohere"), ROPE),
     **dict.fromkeys(("stablelm", "phi", "nemotron", "olmo", "ministral3", "apertus"), ROPE),

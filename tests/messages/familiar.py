@@ -68,6 +68,10 @@ def tiny(family: str, **fields: Any) -> Any:
     return blueprints.read_config({"model_type": family, **TINY[family], **fields})
 
 
+def llama4(**changes: Any) -> Any:
+    return blueprints.read_config({"model_type": "llama4_text", **TINY["llama4_text"], **changes})
+
+
 def glm4_moe(**fields: Any) -> Any:
     return blueprints.read_config({"model_type": "glm4_moe", **TINY["glm4_moe"], **fields})
 
@@ -379,6 +383,13 @@ MESSAGES: dict[str, list[Entry]] = {
             {"model_type": "glm4_moe_lite", **TINY["glm4_moe_lite"], "mlp_layer_types": ["dense"]}
          ),
          "config field 'mlp_layer_types' has to say of each of the 3 layers whether it is 'dense' or 'sparse'."),
+        (ConfigError, lambda: llama4(no_rope_layers=[1, 0]), "config field 'no_rope_layers' lists 2 layers of 3."),
+        (ConfigError, lambda: llama4(layer_types=["conv"] * 3),
+         "config field 'layer_types' must name one of chunked_attention, full_attention for each of the 3 layers, not "
+         "['conv', 'conv', 'conv']."),
+        (ConfigError, lambda: llama4(rope_parameters={"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}),
+         "config field 'rope_parameters' has RoPE of the kind 'yarn', which is not supported beside norms of queries and "
+         "keys ('use_qk_norm')."),
         (ConfigError, lambda: blueprints.read_config(
             {"model_type": "lfm2", **TINY["lfm2"], "layer_types": None, "full_attn_idxs": 2}
          ),

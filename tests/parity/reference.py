@@ -158,7 +158,7 @@ def in_checkpoint(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
             stored[name] = value
             continue
         alternate = model.config.model_type == "gpt_oss"
-        if alternate and kind == "weight":
+        if model.config.model_type in ("gpt_oss", "llama4_text") and kind == "weight":
             value = value.mT
         pair = (value[:, ::2], value[:, 1::2]) if alternate else value.chunk(2, 1)
         whole = {"down_proj": names[2]}.get(which, which)

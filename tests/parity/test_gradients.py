@@ -88,6 +88,7 @@ ROUNDED = (
     "deepseek_v3",
     "glm4_moe_lite",
     "minimax_m2",
+    "llama4_text",
     "ernie4_5_moe",
     *reference.RECURRENT,
 )  # families whose attention the reference has in float32 only, or whose RoPE, router or states

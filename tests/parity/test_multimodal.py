@@ -59,6 +59,13 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {  # the text part's family, an
                            "fullatt_block_indexes": [0]}},
     ),
     "mistral3": ("mistral", {"text_config": {**TEXT, "model_type": "mistral"}, "vision_config": IMAGES, **TOKENS}),
+    "llama4": (
+        "llama4_text",
+        {"text_config": {**TEXT, "intermediate_size_mlp": 48, "num_local_experts": 4, "attention_chunk_size": 5},
+         "vision_config": {**IMAGES, "intermediate_size": 64, "vision_output_dim": 16, "projector_input_dim": 16,
+                           "projector_output_dim": 16},
+         "boi_token_index": 5, "eoi_token_index": 6, "image_token_index": 7},
+    ),
     "llava": ("llama", {"text_config": {**TEXT, "model_type": "llama"}, "vision_config": IMAGES, **TOKENS}),
 }  # fmt: skip
 
@@ -85,6 +92,7 @@ def test_texts_are_scored_as_by_the_whole_model(saved: tuple[str, Any, Path], ca
     close(ours(ids).logits, theirs(input_ids=ids, attention_mask=torch.ones_like(ids)).logits)
     (notice,) = caplog.messages
     left_out = "visual" if name.startswith("qwen") else "multi_modal_projector and vision_tower"
+    left_out = "multi_modal_projector and vision_model" if name == "llama4" else left_out
     left_out = "" if name == "gemma4" else f", without {left_out}"  # which has no part for images here
     assert notice.endswith(f"only the text part of this {name} model is opened{left_out}. It reads no images.")
     opened = open_model(folder)

@@ -52,7 +52,7 @@ WIDE: dict[str, dict[str, Any]] = {  # rows of 64 and the like, so that somethin
     **dict.fromkeys(reference.RECURRENT, STATES), "mamba2": {"hidden_size": 64, "num_heads": 8},
     "nemotron_h": {**EXPERTS, "mamba_head_dim": 16, "mamba_num_heads": 8, "moe_shared_expert_intermediate_size": 64},
     "deepseek_v2": LATENT, "deepseek_v3": LATENT, "glm4_moe_lite": LATENT,
-    "ernie4_5_moe": EXPERTS,
+    "ernie4_5_moe": EXPERTS, "llama4_text": {**DECODER, "intermediate_size_mlp": 64},
     "t5": T5, "mt5": {**T5, "feed_forward_proj": "relu"}, "umt5": {**T5, "feed_forward_proj": "relu"},
     **dict.fromkeys(reference.BARTS, BART),
 }  # fmt: skip
@@ -70,6 +70,7 @@ SMALL = (
     "conv1d",
     "conv.conv",
     "feed_forward.gate.",
+    "feed_forward.router.",
 )  # words in the names of what stays
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from glassformer.blueprints.config import Config, Head
 from glassformer.blueprints.synonyms import synonyms
@@ -164,7 +164,9 @@ class Family:
     types_first: bool = False  # token types are added before positions
     padding_position: bool = False  # padding has a row of the position table: the one before the first token's
     bias_name: str = ""  # a second name of the bias of the head that guesses hidden tokens
-    stacked_experts: bool = False  # files have the experts of a block in one tensor
+    stacked_experts: Literal["in turns", "side by side", ""] = (
+        ""  # gates and ups, where files have all experts in one tensor
+    )
     scales_states: bool = False  # what scores are multiplied by is applied to the states
     scaled_vectors: bool = False  # a caller's vectors are scaled, as those of ids are
     shifts_source: bool = False  # without a target, the decoder gets the source itself, shifted right

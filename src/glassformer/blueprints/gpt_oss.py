@@ -58,7 +58,7 @@ class Config(layer_types.Config, routed.Config):
 FAMILY = replace(
     llama.FAMILY,
     name="GptOss",
-    stacked_experts=True,
+    stacked_experts="in turns",
     modules={**llama.FAMILY.modules, "experts.*": "Expert gate_proj up_proj down_proj"},
 )
 

@@ -17,6 +17,7 @@ AnyTensor = TypeVar("AnyTensor")
 TEXT_FAMILIES: Mapping[str, str] = {  # of the text part, where its config names none that is known
     "gemma3": "gemma3_text", "gemma4": "gemma4_text", "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "mistral3": "mistral",
     "llava": "llama", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text",
+    "llama4": "llama4_text",
 }  # fmt: skip
 SHARED_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype")  # of both, where the part has none
 TEXT_NAMES: Mapping[str, str] = {  # how the text part's tensors begin, and how the family's do

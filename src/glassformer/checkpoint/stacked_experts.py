@@ -2,6 +2,7 @@
 
     transformers   `mlp.experts.gate_up_proj` (experts, 2 · inner, hidden): rows of the gate, then of up; `down_proj`
     gpt-oss        the same names, transposed, (experts, hidden, 2 · inner), and columns of gate and up alternate; biases
+    Llama 4        `feed_forward.experts.…`, transposed too, but columns of the gate come first; no biases
     MXFP4          gpt-oss as it was published: `…_blocks` (experts, rows, blocks, 16) of codes, two in a byte, and
                    `…_scales`; rows of gate and up alternate
 
@@ -20,7 +21,7 @@ import numpy as np
 from glassformer.checkpoint.stored_tensors import Bytes, Floats, Layout, StoredTensor, Transposed
 from glassformer.ground.errors import CheckpointError
 
-STACKED = re.compile(r"(.*\.)?mlp\.experts\.(gate_up_proj|down_proj)(_bias|_blocks|_scales)?")
+STACKED = re.compile(r"(.*\.)?(mlp|feed_forward)\.experts\.(gate_up_proj|down_proj)(_bias|_blocks|_scales)?")
 PAIR = ("gate_proj", "up_proj")
 MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 BLOCK, CODE_BYTES = 32, 16  # numbers of a block, and the bytes of their codes
@@ -37,6 +38,22 @@ class EverySecond:
 
     def from_stored(self, values: Floats) -> Floats:
         return np.ascontiguousarray(values[..., self.first :: 2].T)
+
+    def to_stored(self, values: Floats) -> Floats:
+        raise AssertionError("two tensors make one")  # which `stored_form` of the family does
+
+
+@dataclass(frozen=True)
+class Half:
+    """The first half of the columns of a transposed matrix, or the second."""
+
+    index: int
+
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (*shape[1:], 2 * shape[0])
+
+    def from_stored(self, values: Floats) -> Floats:
+        return np.ascontiguousarray(np.split(values, 2, -1)[self.index].T)
 
     def to_stored(self, values: Floats) -> Floats:
         raise AssertionError("two tensors make one")  # which `stored_form` of the family does
@@ -75,7 +92,7 @@ def separate_experts(tensors: Mapping[str, StoredTensor], model_type: str) -> di
             renamed = re.sub(r"\.mlp\.(gate\.)", r".block_sparse_moe.\1", name) if model_type == "mixtral" else name
             separate[renamed] = tensor
             continue
-        home, which, kind = match.group(1) or "", match.group(2), match.group(3) or ""
+        home, around, which, kind = match.group(1) or "", match.group(2), match.group(3), match.group(4) or ""
         if kind == "_scales":
             continue  # read with the blocks
         if len(tensor.shape) != {"_bias": 2, "_blocks": 4}.get(kind, 3) or not tensor.elements:
@@ -85,10 +102,10 @@ def separate_experts(tensors: Mapping[str, StoredTensor], model_type: str) -> di
             raise CheckpointError(f"{tensor.label} has no scales that fit it. Fetch the file again.")
         for index in range(tensor.shape[0]):
             expert = _slice(tensor, index)
-            parts = _parts(expert, which, kind, model_type, None if scales is None else _slice(scales, index))
+            parts = _parts(expert, which, kind, around, model_type, None if scales is None else _slice(scales, index))
             for projection, part in parts.items():
                 module = MIXTRAL[projection] if model_type == "mixtral" else projection
-                block = "block_sparse_moe" if model_type == "mixtral" else "mlp"
+                block = "block_sparse_moe" if model_type == "mixtral" else around
                 full = f"{home}{block}.experts.{index}.{module}.{'bias' if kind == '_bias' else 'weight'}"
                 separate[full] = replace(part, name=full)
     return separate
@@ -101,7 +118,7 @@ def _slice(stacked: StoredTensor, index: int) -> StoredTensor:
 
 
 def _parts(
-    expert: StoredTensor, which: str, kind: str, model_type: str, scales: StoredTensor | None
+    expert: StoredTensor, which: str, kind: str, around: str, model_type: str, scales: StoredTensor | None
 ) -> dict[str, StoredTensor]:
     """What one expert's part of a stacked tensor holds, by projection."""
     names = PAIR if which == "gate_up_proj" else ("down_proj",)
@@ -112,11 +129,12 @@ def _parts(
             scales=scales, step=len(names),
         )  # fmt: skip
         return {name: replace(packed, first=first) for first, name in enumerate(names)}
-    if model_type == "gpt_oss":
+    if model_type == "gpt_oss" or around == "feed_forward":
         if which == "down_proj":
             layout: Layout | None = None if kind else Transposed()
             return {"down_proj": replace(expert, shape=expert.shape if kind else expert.shape[::-1], layout=layout)}
         shape = (expert.shape[-1] // 2, *expert.shape[:-1])
-        return {name: replace(expert, shape=shape, layout=EverySecond(first)) for first, name in enumerate(names)}
+        kind_of = Half if around == "feed_forward" else EverySecond
+        return {name: replace(expert, shape=shape, layout=kind_of(first)) for first, name in enumerate(names)}
     rows = expert.shape[0] // len(names)
     return {name: expert.rows(range(first * rows, (first + 1) * rows)) for first, name in enumerate(names)}

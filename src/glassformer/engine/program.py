@@ -206,6 +206,7 @@ class ProgramStep:
     group_best: int = 0  # how many of a group's experts say how good it is
     gate_limit: float = 0.0  # where gates, and what they are multiplied with, are cut; 0: nowhere
     gate_offset: float = 0.0  # added to what gates are multiplied with
+    shares_inputs: bool = False  # experts get a token times its share, and what they make of it counts as it is
     norm: NormRef | None = None  # before a matmul
     query_norm: NormRef | None = None  # of heads
     key_norm: NormRef | None = None
@@ -221,6 +222,7 @@ class ProgramStep:
     kv_planes: int = 0  # KV heads of the layers before, and all numbers of their keys
     kv_numbers: int = 0
     window: int = 0  # 0: none
+    chunk: int = 0  # tokens see none of another chunk of so many; 0: all
     causal: bool = False
     cross_attention: bool = False  # keys and values are those of the source
     rope: int | None = None  # the index of one of the program's ropes

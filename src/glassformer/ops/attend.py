@@ -42,7 +42,7 @@ from glassformer.ops.rotate import Rotate
 from glassformer.ops.split import contiguous, head_parts
 from glassformer.ops.token_mixer import HeadValues, TokenMixer
 
-GROWN = ("position_scale", "slopes")  # options that few have: with position and distance
+GROWN = ("position_scale", "slopes", "chunk")  # options that few have: with position and distance
 OPTIONS = ("causal", "window", "scale", "cross", "softcap", *GROWN, "shares", "shared")
 
 
@@ -96,8 +96,9 @@ class Attend(TokenMixer):
             notes.append("Causal: a token may look at itself and at what comes before it.")
         if (grown := options.get("position_scale")) is not None:
             notes.append(
-                f"From position {grown.length} on, scores are scaled up: "
-                f"× 1 + {grown.beta:g} · ln(1 + ⌊position ÷ {grown.length}⌋)."
+                f"From position {grown.length - grown.first} on, scores are scaled up: "
+                f"× 1 + {grown.beta:g} · ln(1 + ⌊{f'(position + {grown.first})' if grown.first else 'position'} ÷ "
+                f"{grown.length}⌋)."
             )
         if options.get("slopes"):
             notes.append("ALiBi: each head takes a number of its own off a score for each token between the two.")
@@ -106,6 +107,8 @@ class Attend(TokenMixer):
         if options["window"]:
             way = "back" if options["causal"] else "away"
             notes.append(f"Sliding window: no further {way} than {options['window']} tokens, itself included.")
+        if (chunk := options.get("chunk")) is not None:
+            notes.append(f"In chunks of {chunk} tokens: a token sees none of an earlier chunk.")
         if isinstance(query, Rotate):
             theta = query.rope.theta
             notes.append(f"RoPE turns queries and keys by their positions (theta {theta:g}); scores are taken after it.")
@@ -150,6 +153,8 @@ class Attend(TokenMixer):
         """Which keys a position may look at."""
         distances = np.arange(keys) - position
         visible = distances <= 0 if self.options["causal"] else np.ones(keys, bool)
+        if (chunk := self.options.get("chunk")) is not None:
+            visible &= np.arange(keys) // chunk == position // chunk
         return visible & (np.abs(distances) < self.options["window"]) if self.options["window"] else visible
 
     def _distance_bias(self, values: HeadValues, query: Floats, keys: Floats) -> Floats | None:
@@ -513,13 +518,14 @@ def build_attend(
     softcap: float | None = None, distances: DistanceBuckets | None = None, distance_key: Value | None = None,
     distance_query: Value | None = None, dropout: float = 0.0, dropout_module: str = "",
     position_scale: PositionScale | None = None, slopes: tuple[float, ...] | None = None, shares: int | None = None,
-    shared: bool = False,
+    shared: bool = False, chunk: int | None = None,
 ) -> Value:  # fmt: skip
     """Attention, with sites for its pattern and its heads' outputs; the heads come out joined.
 
     `sinks`: a score for each head that takes its part of the attention weights, and has no value.
     `distance_key`, `distance_query`: heads of the distances' vectors; `distances` says which of them two tokens have.
     `position_scale`: by which scores grow with the query's position; `slopes`: what heads take off for distance.
+    `chunk`: tokens see none of another chunk of so many.
     `shares`: the block that has made the keys and values; `shared`: whether later blocks share this one's.
     `dropout`: of the pattern, in training; `dropout_module`: its name in PyTorch, where it has one.
     """
@@ -528,7 +534,8 @@ def build_attend(
     options = {} if distances is None else {
         "distances": distances, "distance_terms": tuple(name for name, value in terms.items() if value is not None)
     }  # fmt: skip
-    grown = {"position_scale": position_scale, "slopes": slopes, "shares": shares, "shared": shared or None}
+    grown: dict[str, Any] = {"position_scale": position_scale, "slopes": slopes, "chunk": chunk}
+    grown |= {"shares": shares, "shared": shared or None}
     options |= {name: value for name, value in grown.items() if value is not None}
     batch, heads, length, size = query.shape
     cross = site_prefix == "cross"

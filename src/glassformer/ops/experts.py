@@ -2,8 +2,9 @@
 
 route           router scores → each expert's share, 0 for those not chosen. Options: chosen, normalized, how, groups,
                 kept_groups, group_best, scale, floor
-expert_gate     a gate of each chosen expert, side by side. Options: how, experts, chosen, limit, offset
-expert_linear   a linear of each chosen expert with its neurons, times its share, summed. Options: experts, chosen
+expert_gate     a gate of each chosen expert, side by side. Options: how, experts, chosen, limit, offset, shares_inputs
+expert_linear   a linear of each chosen expert with its neurons, times its share, summed. Options: experts, chosen,
+                shares_inputs
 """
 
 from __future__ import annotations
@@ -160,6 +161,11 @@ class ExpertOp(Op):
         """How many matrices each has."""
         return 1
 
+    @property
+    def shares_inputs(self) -> bool:
+        """Whether an expert gets a token times its share, and what it makes of that counts as it is."""
+        return bool(self.options.get("shares_inputs"))
+
     def expert_weights(self, expert: int) -> list[tuple[Weight, ...]]:
         """The weights of an expert's matrices, with their biases: gate and up, or one alone."""
         size = len(self.weights) // self.experts // self.per_expert
@@ -210,7 +216,8 @@ class ExpertGate(ExpertOp):
         x, shares = inputs
         made = np.zeros((self.options["chosen"], self.neurons), x.dtype)
         for slot, expert in enumerate(self.chosen(shares)):
-            gate, *ups = (product(self, x, token.weights, weights) for weights in self.expert_weights(expert))
+            x_of = x * shares[expert] if self.shares_inputs else x
+            gate, *ups = (product(self, x_of, token.weights, weights) for weights in self.expert_weights(expert))
             if not ups:
                 made[slot] = activation(self)(gate)
                 continue
@@ -221,7 +228,8 @@ class ExpertGate(ExpertOp):
         return made.reshape(-1)
 
     def formula(self) -> str:
-        gate = f"{self.options['how']}(gate weights · x) × (up weights · x)"
+        x = "share · x" if self.shares_inputs else "x"
+        gate = f"{self.options['how']}(gate weights · {x}) × (up weights · {x})"
         gate = gate if self.gated else f"{self.options['how']}(weights · x)"
         return f"{gate}, of {self.options['chosen']} of {self.experts} experts"
 
@@ -239,6 +247,11 @@ class ExpertGate(ExpertOp):
         parts = zip(("gate", "up"), weights, strict=True)
         gate, up = (explain_product(self, e, neuron, name, weights) for name, weights in parts)
         how, limit, offset = (self.options[name] for name in ("how", "limit", "offset"))
+        if self.shares_inputs:
+            share = float(e.value(self.inputs[1])[chosen[slot]])
+            gate, up = (
+                e.step(f"{name}, by the share", f"× {share:.4f}", x * share) for name, x in (("gate", gate), ("up", up))
+            )
         if limit is not None:
             gate = e.step("gate, cut", f"at most {limit:g}", min(gate, limit))
             up = e.step("up, cut", f"from −{limit:g} to {limit:g}", max(-limit, min(up, limit)))
@@ -259,6 +272,7 @@ class ExpertGate(ExpertOp):
     def lower(self, writer: ProgramWriter, index: int) -> None:
         gate = {"epilogue": Epilogue.GATE if self.gated else Epilogue.ACTIVATE, "activation": native_activation(self)}
         limits = {"gate_limit": self.options["limit"] or 0.0, "gate_offset": self.options["offset"]}
+        limits |= {"shares_inputs": self.shares_inputs}
         writer.set_result(index, self.lower_matmul(writer, self.width, **gate, **limits))
 
 
@@ -271,11 +285,13 @@ class ExpertLinear(ExpertOp):
         slots = neurons.reshape(self.options["chosen"], -1)
         made = np.zeros(self.width, neurons.dtype)
         for x, expert in zip(slots, self.chosen(shares), strict=False):
-            made += shares[expert] * product(self, x, token.weights, self.expert_weights(expert)[0])
+            share = x.dtype.type(1) if self.shares_inputs else shares[expert]
+            made += share * product(self, x, token.weights, self.expert_weights(expert)[0])
         return made
 
     def formula(self) -> str:
-        return "the sum of share × (weights · neurons), over the chosen experts"
+        made = "weights · neurons" if self.shares_inputs else "share × (weights · neurons)"
+        return f"the sum of {made}, over the chosen experts"
 
     def explain(self, e: ArithmeticDraft, index: int) -> None:
         neurons, shares = (e.value(source) for source in self.inputs)
@@ -284,7 +300,7 @@ class ExpertLinear(ExpertOp):
             name, row, bias = weight_row(self, e.token(self).weights, index, self.expert_weights(expert)[0])
             values = neurons[slot * len(row) : (slot + 1) * len(row)]
             made = e.dot_product(f"expert {expert}", (name, row), ("neurons", values))
-            share = float(shares[expert])
+            share = 1.0 if self.shares_inputs else float(shares[expert])
             total += share * (made + bias)
             with_bias = f" + {bias:.4f}" if bias else ""
             e.step(f"expert {expert}", f"{share:.4f} × ({made:.4f}{with_bias})", share * (made + bias))
@@ -305,7 +321,7 @@ class ExpertLinear(ExpertOp):
             if following.get("epilogue") is Epilogue.ADD:
                 fused = {"epilogue": Epilogue.ADD, "third_input": following["second_input"]}
         buffer = writer.allocate(self.width)
-        counts = {"expert_count": self.experts, "chosen": self.options["chosen"]}
+        counts = {"expert_count": self.experts, "chosen": self.options["chosen"], "shares_inputs": self.shares_inputs}
         writer.emit(StepKind.EXPERT_SUM, input=products, second_input=shares, output=buffer, **counts, **fused)
         writer.free(products)
         writer.set_result(consumers[0] if fused else index, buffer)
@@ -350,30 +366,31 @@ def build_route(
 
 def build_expert_gate(
     b: Recorder, x: Value, shares: Value, experts: Sequence[tuple[str, ...]], chosen: int, inner: int, how: str,
-    bias: bool = False, limit: float | None = None, offset: float = 0.0,
+    bias: bool = False, limit: float | None = None, offset: float = 0.0, shares_inputs: bool = False,
 ) -> Value:  # fmt: skip
     """The neurons of the chosen experts, in the order of their indices, side by side; `experts`: gate and up of each, or
     what is activated without a gate.
 
-    `limit`: what the gate is cut at above, and the other at both sides; `offset` is added to the latter.
+    `limit`: what the gate is cut at above, and the other at both sides; `offset` is added to the latter. `shares_inputs`:
+    an expert gets a token times its share, and what it makes of that counts as it is.
     """
     modules = [module for pair in experts for module in pair]
     weights = {name: shape for module in modules for name, shape in linear_weights(module, x, inner, bias).items()}
     ungated: dict[str, Any] = {"gated": False} if len(experts[0]) == 1 else {}
     return b.record(
         ExpertGate, _around(experts[0][0]), (x, shares), (*x.shape[:-1], chosen * inner), "mlp.hidden", weights,
-        how=how, chosen=chosen, experts=len(experts), limit=limit, offset=offset, **ungated,
+        how=how, chosen=chosen, experts=len(experts), limit=limit, offset=offset, shares_inputs=shares_inputs, **ungated,
     )  # fmt: skip
 
 
 def build_expert_linear(
     b: Recorder, x: Value, shares: Value, experts: Sequence[str], chosen: int, out: int, bias: bool = False,
-    site: str | None = "mlp.update",
+    site: str | None = "mlp.update", shares_inputs: bool = False,
 ) -> Value:  # fmt: skip
     """The update: what the chosen experts make of their neurons, each times its share."""
     neurons = Value(x.op, (*x.shape[:-1], x.width // chosen))  # of each
     weights = {name: shape for module in experts for name, shape in linear_weights(module, neurons, out, bias).items()}
     return b.record(
         ExpertLinear, _around(experts[0]), (x, shares), (*x.shape[:-1], out), site, weights, chosen=chosen,
-        experts=len(experts),
+        experts=len(experts), shares_inputs=shares_inputs,
     )  # fmt: skip

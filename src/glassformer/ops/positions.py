@@ -46,13 +46,15 @@ class DistanceBuckets:
 
 @dataclass(frozen=True)
 class PositionScale:
-    """Scores times 1 + beta · ln(1 + ⌊position ÷ length⌋), by the position of the query (Llama 4)."""
+    """Scores times 1 + beta · ln(1 + ⌊position ÷ length⌋), by the position of the query (Llama 4); `first`: that of the
+    first token."""
 
     beta: float
     length: int
+    first: int = 0
 
     def at(self, position: Any) -> Any:
-        return 1 + self.beta * np.log1p(np.floor(np.asarray(position) / self.length))
+        return 1 + self.beta * np.log1p(np.floor((np.asarray(position) + self.first) / self.length))
 
 
 def sinusoidal_positions(rows: int, size: int, halves: bool = False, first: int = 0, inclusive: bool = False) -> Floats:

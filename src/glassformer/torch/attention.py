@@ -76,6 +76,7 @@ class Attention(Container):
     cache_layer: int  # its place among those whose keys and values are remembered
     scale: float
     window: int | None = None
+    chunk: int | None = None  # tokens see none of another chunk of so many
     softcap: float | None = None
     position_scale: PositionScale | None = None
     slopes: tuple[float, ...] | None = None
@@ -109,6 +110,8 @@ class Attention(Container):
             assert p.shared is not None
             assert self.block_index is not None
             p.shared[self.block_index] = key, value
+        if self.chunk is not None:
+            mask = mask.in_chunks(self.chunk)
         if self.slopes is not None:
             mask = mask.with_slopes(self.slopes, query.dtype)
         if self.position_scale is not None:
@@ -126,7 +129,7 @@ class Attention(Container):
     @staticmethod
     def _growth(scale: PositionScale, positions: Tensor, query: Tensor) -> Tensor:
         """By what scores grow with the position of their query: (batch or 1, 1, length, 1)."""
-        grown = 1 + scale.beta * torch.log1p(torch.floor(positions / scale.length))
+        grown = 1 + scale.beta * torch.log1p(torch.floor((positions + scale.first) / scale.length))
         return grown[:, None, :, None].to(query.dtype)
 
     def attend_latent(

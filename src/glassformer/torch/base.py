@@ -121,7 +121,8 @@ class BaseModel(FamilyModule):
 
     def stored_form(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """A model's tensors as its files have them, where those are not its own."""
-        return with_stacked_experts(tensors, self.config.num_experts) if self.declared.stacked_experts else tensors
+        how = self.declared.stacked_experts
+        return with_stacked_experts(tensors, self.config.num_experts, how == "in turns") if how else tensors
 
     def drop_unread(self, head: nn.Module) -> None:
         """Called when a head is attached: drop the modules that it does not read."""

@@ -541,7 +541,7 @@ class Derivation:
             made.printed_name = printed
             return made
 
-        return ExpertList((expert() for _ in range(o["experts"])), o["chosen"])
+        return ExpertList((expert() for _ in range(o["experts"])), o["chosen"], o["shares_inputs"])
 
 
 class HeadDerivation(Derivation):

@@ -22,8 +22,8 @@ class Mask:
     """The mask of one pass, computed for each window on first use, then shared by all layers with that window."""
 
     __slots__ = (
-        "_attn_masks", "_explicit", "_sloped", "_tree", "_visible", "bias", "causal", "columns", "keys", "plain_causal",
-        "real_tokens", "self_attention", "sequences", "unmasked",
+        "_attn_masks", "_chunked", "_explicit", "_sloped", "_tree", "_visible", "bias", "causal", "chunk", "columns", "keys",
+        "plain_causal", "real_tokens", "self_attention", "sequences", "unmasked",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +50,7 @@ class Mask:
         self.self_attention = self_attention
         self.sequences = sequences
         self.bias: Tensor | None = None
+        self.chunk: int | None = None  # no query sees a key of another chunk of so many tokens
         self._explicit: Tensor | None = None
         if explicit is not None:
             is_bool = explicit.dtype == torch.bool
@@ -63,6 +64,7 @@ class Mask:
         self._visible: dict[int | None, Tensor] = {}
         self._attn_masks: dict[int | None, Tensor] = {}
         self._sloped: dict[tuple[Any, ...], Mask] = {}
+        self._chunked: dict[int, Mask] = {}
         self._tree: tuple[Tensor, Tensor, Tensor] | None = None
 
     @property
@@ -72,7 +74,7 @@ class Mask:
 
     def fast_path(self, window: int | None) -> tuple[bool, bool]:
         """Whether nothing is hidden, and whether this is the plain causal triangle: torch needs no mask for either."""
-        if self.bias is not None or (window is not None and window < self.keys):
+        if self.bias is not None or min(window or self.keys, self.chunk or self.keys) < self.keys:
             return False, False
         return self.unmasked, self.plain_causal
 
@@ -96,7 +98,7 @@ class Mask:
     def with_bias(self, bias: Tensor) -> Mask:
         """This mask with a bias added to the scores, as for relative positions."""
         mask = copy(self)
-        mask._sloped = {}
+        mask._sloped, mask._chunked = {}, {}
         mask.bias, mask._attn_masks = bias if self.bias is None else bias + self.bias, {}
         return mask
 
@@ -106,6 +108,14 @@ class Mask:
             by_head = torch.tensor(slopes, device=self.columns.device)[:, None, None]
             self._sloped[slopes, dtype] = self.with_bias((by_head * self.distances()).to(dtype))
         return self._sloped[slopes, dtype]
+
+    def in_chunks(self, chunk: int) -> Mask:
+        """This mask within chunks of so many tokens, which begin with a text."""
+        if chunk not in self._chunked:
+            mask = copy(self)
+            mask.chunk, mask._visible, mask._attn_masks, mask._sloped = chunk, {}, {}, {}
+            self._chunked[chunk] = mask
+        return self._chunked[chunk]
 
     def attn_mask(self, window: int | None = None) -> Tensor:
         """As torch's attention takes it: True where visible; with a bias, that bias, and minus infinity where hidden."""
@@ -122,6 +132,16 @@ class Mask:
             return key_positions[:, None, None, :] - query_positions[:, None, :, None]
         return torch.arange(self.keys, device=self.columns.device) - self.columns[:, None, :, None]
 
+    def _places(self) -> tuple[Tensor, Tensor]:
+        """Where keys (batch or 1, keys) and queries (batch or 1, length) stand in their texts, which begin after padding."""
+        if self._tree is not None:
+            return self._tree[1], self._tree[2]
+        keys, queries = torch.arange(self.keys, device=self.columns.device)[None], self.columns
+        if self.real_tokens is None:
+            return keys, queries
+        padding = self.real_tokens.int().argmax(1, keepdim=True)  # before the first token
+        return keys - padding, queries - padding
+
     def use_tree(self, visible_keys: Tensor, key_positions: Tensor, query_positions: Tensor) -> None:
         """Replace the causal rule by the ancestors in a tree of tokens.
 
@@ -129,7 +149,7 @@ class Mask:
         how far along its branch each key and each query stands, which is what a window counts.
         """
         self._tree = visible_keys, key_positions, query_positions
-        self._visible, self._sloped = {}, {}
+        self._visible, self._sloped, self._chunked = {}, {}, {}
 
     def _compute_visible(self, window: int | None) -> Tensor:
         distances = self.distances()
@@ -139,6 +159,9 @@ class Mask:
             visible_keys = distances <= 0 if self.causal else torch.ones_like(distances, dtype=torch.bool)
         if window is not None:
             visible_keys = visible_keys & (distances.abs() < window)
+        if self.chunk is not None:
+            keys, queries = (places.div(self.chunk, rounding_mode="floor") for places in self._places())
+            visible_keys = visible_keys & (keys[:, None, None, :] == queries[:, None, :, None])
         if self.sequences is not None:
             visible_keys = visible_keys & (self.sequences[:, None, :, None] == self.sequences[:, None, None, :])
         if self.real_tokens is not None:

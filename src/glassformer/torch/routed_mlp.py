@@ -56,16 +56,19 @@ class Slots(NamedTuple):
 
 
 class ExpertList(nn.ModuleList):
-    """All experts of a block. `slots`: how many of them a token goes to at most."""
+    """All experts of a block. `slots`: how many of them a token goes to at most; `shares_inputs`: an expert gets a token
+    times its share, and what it makes of that counts as it is."""
 
-    def __init__(self, experts: Iterable[Expert], slots: int) -> None:
+    def __init__(self, experts: Iterable[Expert], slots: int, shares_inputs: bool = False) -> None:
         super().__init__(experts)
-        self.slots = slots
+        self.slots, self.shares_inputs = slots, shares_inputs
 
     def neurons(self, x: Tensor, shares: Tensor) -> Tensor:
         """Those of each token's experts, side by side."""
         slots = self._sorted(shares)
         inputs = x.flatten(0, -2)[slots.order // self.slots]
+        if self.shares_inputs:
+            inputs = inputs * slots.shares.flatten()[slots.order, None]
         neurons = self._by_expert(lambda expert: expert.neurons, inputs, slots.counts)
         return neurons[slots.places].view(*x.shape[:-1], -1)
 
@@ -74,7 +77,8 @@ class ExpertList(nn.ModuleList):
         slots = self._sorted(shares)
         inputs = neurons.reshape(len(slots.order), -1)[slots.order]
         outputs = self._by_expert(lambda expert: expert.down, inputs, slots.counts)
-        update = (outputs[slots.places].view(*slots.shares.shape, -1) * slots.shares[..., None]).sum(1)
+        made = outputs[slots.places].view(*slots.shares.shape, -1)
+        update = (made if self.shares_inputs else made * slots.shares[..., None]).sum(1)
         return update.view(*neurons.shape[:-1], -1)
 
     def _sorted(self, shares: Tensor) -> Slots:
@@ -117,9 +121,10 @@ def load_balancing_loss(router_logits: Iterable[Tensor], chosen: int, mask: Tens
     return (tokens * probability).sum() * layers.shape[-1]
 
 
-def with_stacked_experts(tensors: dict[str, Tensor], count: int) -> dict[str, Tensor]:
-    stored = {name: value for name, value in tensors.items() if ".mlp.experts." not in name}
-    homes = dict.fromkeys(name.partition(".experts.")[0] for name in tensors if ".mlp.experts." in name)
+def with_stacked_experts(tensors: dict[str, Tensor], count: int, in_turns: bool) -> dict[str, Tensor]:
+    """`in_turns`: columns of gate and up alternate; otherwise all of the gate come first."""
+    stored = {name: value for name, value in tensors.items() if ".experts." not in name}
+    homes = dict.fromkeys(name.partition(".experts.")[0] for name in tensors if ".experts." in name)
     for home in homes:
 
         def stacked(name: str, home: str = home) -> Tensor:
@@ -127,7 +132,10 @@ def with_stacked_experts(tensors: dict[str, Tensor], count: int) -> dict[str, Te
             return torch.stack(parts).mT if name.endswith("weight") else torch.stack(parts)
 
         for kind, ending in (("weight", ""), ("bias", "_bias")):
-            pairs = torch.stack([stacked(f"gate_proj.{kind}"), stacked(f"up_proj.{kind}")], -1)
-            stored[f"{home}.experts.gate_up_proj{ending}"] = pairs.flatten(-2)
+            if f"{home}.experts.0.down_proj.{kind}" not in tensors:
+                continue
+            pair = stacked(f"gate_proj.{kind}"), stacked(f"up_proj.{kind}")
+            both = torch.stack(pair, -1).flatten(-2) if in_turns else torch.cat(pair, -1)
+            stored[f"{home}.experts.gate_up_proj{ending}"] = both
             stored[f"{home}.experts.down_proj{ending}"] = stacked(f"down_proj.{kind}").contiguous()
     return stored

@@ -42,6 +42,10 @@ TINY: dict[str, dict[str, Any]] = {
         **LATENT, **{name: value for name, value in GROUPED.items() if name != "first_k_dense_replace"}, "q_lora_rank": 20,
         "mlp_layer_types": ["dense", "sparse", "sparse"],
     },
+    "llama4_text": {
+        **SMALL, "intermediate_size": 36, "intermediate_size_mlp": 80, "num_local_experts": 5, "num_experts_per_tok": 2,
+        "moe_layers": [0, 2], "no_rope_layers": [1, 0, 1], "attention_chunk_size": 5, "router_aux_loss_coef": 0.1,
+    },
     "minimax_m2": {
         **SMALL, "num_local_experts": 5, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.1,
         "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
@@ -59,7 +63,8 @@ NOT_SPLIT |= {
 }
 HEADS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("mixtral", "qwen3_moe", "qwen2_moe", "gpt_oss"), DECODER_HEADS),
-    **dict.fromkeys(("olmoe", "glm4_moe", "glm4_moe_lite", "minimax_m2", "ernie4_5_moe"), ("base", "causal")),
+    **dict.fromkeys(("olmoe", "glm4_moe", "glm4_moe_lite", "minimax_m2", "ernie4_5_moe", "llama4_text"),
+                    ("base", "causal")),
     "deepseek_v2": ("base", "causal", "sequence"), "deepseek_v3": ("base", "causal", "sequence", "token"),
 }  # fmt: skip
 
@@ -168,6 +173,22 @@ def _glm4_moe_lite(draw: random.Random) -> dict[str, Any]:
     return {**config, "rope_interleave": draw.random() < 0.7, "mlp_layer_types": draw.choice([kinds, None])}
 
 
+def _llama4_text(draw: random.Random) -> dict[str, Any]:
+    config = _experts(draw, head_dim=draw.choice([4, 8, 16]), attention_bias=draw.random() < 0.4)
+    layers, plain = range(config["num_hidden_layers"]), {"rope_type": "default", "rope_theta": 500.0}
+    stretched = config["rope_parameters"]["rope_type"] in ("yarn", "longrope", "dynamic")
+    routed = draw.choice([{}, {"interleave_moe_layer_step": 2}, {"moe_layers": [n for n in layers if draw.random() < 0.5]}])
+    kinds = [draw.choice(["chunked_attention", "full_attention"]) for _ in layers]
+    rotated = draw.choice([{}, {"no_rope_layer_interval": 2}, {"no_rope_layers": [draw.randint(0, 1) for _ in layers]}])
+    return {
+        **config, "num_local_experts": config.pop("num_experts"), "intermediate_size_mlp": draw.choice([24, 56]),
+        "moe_layers": None, "no_rope_layers": None, **routed, **rotated,
+        "attention_chunk_size": draw.choice([3, 7, 8]), "use_qk_norm": draw.random() < 0.7,
+        "attn_temperature_tuning": draw.random() < 0.5, **draw.choice([{}, {"layer_types": kinds}]),
+        "rope_parameters": plain if stretched else config["rope_parameters"],
+    }  # fmt: skip
+
+
 def _minimax_m2(draw: random.Random) -> dict[str, Any]:
     config = _experts(draw, head_dim=draw.choice([8, 16]))
     share = {"partial_rotary_factor": draw.choice([0.5, 0.25, 1.0])}
@@ -187,6 +208,6 @@ def _ernie4_5_moe(draw: random.Random) -> dict[str, Any]:
 
 RANDOM: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "qwen2_moe": _qwen2_moe, "olmoe": _olmoe, "gpt_oss": _gpt_oss,
-    "glm4_moe_lite": _glm4_moe_lite, "minimax_m2": _minimax_m2, "ernie4_5_moe": _ernie4_5_moe,
+    "glm4_moe_lite": _glm4_moe_lite, "llama4_text": _llama4_text, "minimax_m2": _minimax_m2, "ernie4_5_moe": _ernie4_5_moe,
     "glm4_moe": _glm4_moe, "deepseek_v2": _deepseek_v2, "deepseek_v3": _deepseek_v3,
 }  # fmt: skip

@@ -135,7 +135,9 @@ class NativeStep(NativeStructure):
         *((name, c_void_p) for name in ("kernel", "kernel_bias", "vector")),
         ("least", c_float),
         ("most", c_float),
-        *_numbers("kernel_size", "state_offset", "key_size", "delta", "state_norms", "also_unused"),
+        *_numbers(
+            "kernel_size", "state_offset", "key_size", "delta", "state_norms", "shares_inputs", "chunk", "position_first"
+        ),
     ]
 
 

@@ -186,7 +186,7 @@ def _fill(native: NativeStep, step: ProgramStep, weights: NativeWeights) -> None
     if step.slopes:
         native.slopes = weights.derived(("slopes", step.slopes), lambda: np.array(step.slopes, np.float32))
     if (grown := step.position_scale) is not None:
-        native.position_beta, native.position_length = grown.beta, grown.length
+        native.position_beta, native.position_length, native.position_first = grown.beta, grown.length, grown.first
     if (learned := step.activation_numbers) is not None:
         values = weights.derived(learned, lambda: learned.values(lambda name: weights.stored(name).to_float32()))
         native.activation_numbers = values

@@ -419,8 +419,10 @@ class Engine {
 
     static int tiles_of(int rows) { return (rows + TILE - 1) / TILE; }
 
-    // One tile of a matrix, or of a gate and what it is multiplied with, for a few tokens from `first` on: out (tokens, TILE)
-    void product_tile(const Step& s, const Matrix* matrices, const Input& in, int tile, int first, int tokens, float* out) {
+    // One tile of a matrix, or of a gate and what it is multiplied with, for a few tokens from `first` on: out (tokens, TILE).
+    // shares: by which each token's products are multiplied before that; may be null
+    void product_tile(const Step& s, const Matrix* matrices, const Input& in, int tile, int first, int tokens, float* out,
+                      const float* shares = nullptr) {
         const Matrix& m = matrices[0];
         const float* values = in.values + first * in.stride;
         const size_t blocks = size_t(first) * (m.columns / BLOCK);
@@ -435,6 +437,8 @@ class Engine {
         if (!whole) std::fill_n(gates, TILE_FLOATS, 0.0f);
         k.matmul(m, tile, tokens, values, in.stride, packed, gates);
         k.matmul(matrices[1], tile, tokens, values, in.stride, packed, out);
+        for (int n = 0; shares && n < tokens; ++n)
+            for (int i = n * TILE; i < (n + 1) * TILE; ++i) gates[i] *= shares[n], out[i] *= shares[n];
         if (s.gate_limit > 0.0f)
             for (int i = 0; i < tokens * TILE; ++i) {
                 gates[i] = std::min(gates[i], s.gate_limit);
@@ -617,7 +621,10 @@ class Engine {
                 alignas(64) float out[TILE_FLOATS];
                 const int count = std::min(MATMUL_TOKENS, end - at);
                 const int place = !alone ? plan.place[expert] + at - first : inputs == 1 ? 0 : plan.entries[at];
-                product_tile(s, matrices, in, tile, place, count, out);
+                float shares[MATMUL_TOKENS];
+                for (int n = 0; s.shares_inputs && n < count; ++n)
+                    shares[n] = row(s.second_input, input_row(s, plan.entries[at + n] / s.chosen))[expert];
+                product_tile(s, matrices, in, tile, place, count, out, s.shares_inputs ? shares : nullptr);
                 if (s.epilogue == EPILOGUE_ACTIVATE) k.activate(s.activation, out, nullptr, count * TILE);
                 for (int n = 0; n < count; ++n) {
                     const int entry = plan.entries[at + n], token = output_row(s, entry / s.chosen);
@@ -639,7 +646,8 @@ class Engine {
             const int count = chosen_experts(s, shares, chosen.data());
             for (int i = 0; i < width; ++i) {
                 float total = 0.0f;
-                for (int slot = 0; slot < count; ++slot) total += shares[chosen[slot]] * products[size_t(slot) * width + i];
+                for (int slot = 0; slot < count; ++slot)
+                    total += (s.shares_inputs ? 1.0f : shares[chosen[slot]]) * products[size_t(slot) * width + i];
                 out[i] = residual ? residual[i] + total : total;
             }
         });
@@ -715,13 +723,14 @@ class Engine {
         q.scale = s.scale;
         q.softcap = s.softcap;
         q.slope = s.slopes ? s.slopes[head] : 0.0f;
-        if (s.position_length) q.scale *= 1.0f + s.position_beta * std::log1p(float(position / s.position_length));
+        if (s.position_length) q.scale *= 1.0f + s.position_beta * std::log1p(float((position + s.position_first) / s.position_length));
         q.sink = s.sinks ? s.sinks[head] : -INFINITY;
         q.position = position;
         q.end_key = s.cross_attention ? f.source_length : s.causal ? slot + 1 : f.start + f.length;
-        if (s.window && !s.causal && !s.cross_attention) q.end_key = std::min(q.end_key, position + s.window);
-        q.first_key = s.window && !s.cross_attention ? std::max(0, position + 1 - s.window) : 0;
-        q.window = s.window;
+        const int window = s.chunk ? position % s.chunk + 1 : s.window;  // back to where a chunk begins
+        if (window && !s.causal && !s.cross_attention) q.end_key = std::min(q.end_key, position + window);
+        q.first_key = window && !s.cross_attention ? std::max(0, position + 1 - window) : 0;
+        q.window = window;
         if (s.distance_bias) {
             q.max_distance = s.max_distance;
             q.distance_bias = s.distance_bias + size_t(head) * (2 * s.max_distance + 1) + s.max_distance;

@@ -122,7 +122,9 @@ struct Step {
     int32_t state_offset;       // where a step's state begins among all that a row keeps
     int32_t key_size, delta;    // of a state, (heads, key_size, head_size); delta: what it has for a key is taken from the value
     int32_t state_norms;        // the buffer of a state's norms after each token, by head, or NO_BUFFER
-    int32_t also_unused;
+    int32_t shares_inputs;      // experts get a token times its share, and what they make of it counts as it is
+    int32_t chunk;              // tokens see none of another chunk of so many; 0: all
+    int32_t position_first;     // the first token's, where scores grow with positions
 };
 
 struct Feed {                           // one row's tokens of a pass
