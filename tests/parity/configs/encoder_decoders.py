@@ -29,6 +29,7 @@ TINY: dict[str, dict[str, Any]] = {
     "blenderbot-small": BART,
     "m2m_100": {**BART, "activation_function": "relu"},
 }  # fmt: skip
+NOT_ON_GPU = {"blenderbot-small": "adds positions to a norm's result"}
 SINUSOIDAL = ("marian", "pegasus", "m2m_100")  # whose positions follow from the config
 HEADS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(TINY, ("base", "seq2seq")),

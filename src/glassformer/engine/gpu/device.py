@@ -18,6 +18,7 @@ from glassformer.ground.errors import ExecutorError, install, spell
 from glassformer.ops.activate import LearnedActivate
 from glassformer.ops.attend import Attend
 from glassformer.ops.linear import LinearMap
+from glassformer.ops.norm import Norm
 from glassformer.ops.position import Position
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ def blueprint_reason(blueprint: Blueprint) -> str | None:
         "has an activation with learned numbers": any(blueprint.ops_of(LearnedActivate)),
         "adds positions to a projection": any(
             op.reads_table and isinstance(blueprint.ops[op.inputs[0]], LinearMap) for op in blueprint.ops_of(Position)
+        ),
+        "adds positions to a norm's result": any(
+            op.reads_table and isinstance(blueprint.ops[op.inputs[0]], Norm) for op in blueprint.ops_of(Position)
         ),
         "caps its scores softly": any(op.options.get("softcap") for op in blueprint.ops),
     }
