@@ -152,9 +152,12 @@ def fused_projections(b: Builder, c: ModernBertBlocksConfig, h: Value) -> tuple[
 
 
 def states(
-    b: Builder, c: ModernBertBlocksConfig, base: str, projected: Callable[..., tuple[Value, Value, Value]] = fused_projections,
+    b: Builder,
+    c: ModernBertBlocksConfig,
+    base: str,
+    projected: Callable[..., tuple[Value, Value, Value]] = fused_projections,
     causal: bool = False,
-) -> Value:  # fmt: skip
+) -> Value:
     """From ids to the last norm's states; `projected`: a block's queries, keys and values."""
 
     def norm(x: Value, module: str, site: str) -> Value:
