@@ -56,9 +56,7 @@ def test_module_paths_have_the_numbers_of_the_references_modules(family: str, tm
         return hook
 
     for name in {name.rpartition(".")[0] for name in paths}:
-        renamed = name.replace("block_sparse_moe", "mlp")  # Mixtral's name in checkpoints, which the reference has dropped
-        renamed = reference.module_name(made, renamed)
-        modules[renamed].register_forward_hook(keep(name), with_kwargs=True)
+        modules[reference.module_name(made, name)].register_forward_hook(keep(name), with_kwargs=True)
     inputs = {"decoder_input_ids": IDS[:, :4]} if head == "seq2seq" else {}
     with torch.no_grad():
         made(IDS, **inputs)

@@ -54,6 +54,10 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, family, 
         "mlp_only_layers": [],
     }),
     "olmoe": ("olmoe", "olmoe", {**SIZES, "num_experts": 4}),
+    "granitemoe": ("granitemoe", "granitemoe", {
+        **SIZES, "head_dim": 16, "num_local_experts": 4, "embedding_multiplier": 6.0, "attention_multiplier": 0.25,
+        "residual_multiplier": 0.5, "logits_scaling": 3.0,
+    }),
     "gpt-oss": ("gpt-oss", "gpt_oss", {**SIZES, "num_local_experts": 4, "head_dim": 16, "sliding_window": 4,
                                        "swiglu_limit": 7.0}),
     "deepseek2": ("deepseek2", "deepseek_v2", {
@@ -88,6 +92,7 @@ NAMES = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
     "self_attn": "attn_sinks", "post_attention_layernorm": "ffn_norm", "gate": "ffn_gate_inp", "router": "ffn_gate_inp",
+    "router.layer": "ffn_gate_inp",
     "gate_proj": "ffn_gate_exps", "up_proj": "ffn_up_exps", "down_proj": "ffn_down_exps", "w1": "ffn_gate_exps",
     "w3": "ffn_up_exps", "w2": "ffn_down_exps",
     **{f"shared_expert.{name}_proj": f"ffn_{name}_shexp" for name in ("gate", "up", "down")},
@@ -133,7 +138,7 @@ def converted(name: str, theirs: Any) -> dict[str, np.ndarray]:
             array = array.reshape(-1)
         if word == "shortconv.conv":
             array = array.squeeze(1)
-        if architecture == "llama" and word in ("attn_q", "attn_k"):
+        if architecture in ("llama", "granitemoe") and word in ("attn_q", "attn_k"):
             array = interleaved(array, config["num_attention_heads" if word == "attn_q" else "num_key_value_heads"])
         if ".experts." in stem:
             stacks.setdefault(full, []).append(array)
@@ -142,12 +147,15 @@ def converted(name: str, theirs: Any) -> dict[str, np.ndarray]:
     return tensors | {full: np.stack(arrays) for full, arrays in stacks.items()}
 
 
+WHOLE = ("mixtral", "olmoe", "granitemoe")  # whose experts are as wide as an MLP would be
+
+
 def metadata(name: str, theirs: Any) -> dict[str, Typed]:
     architecture, _, c = MODELS[name]
     whole = {
         "context_length": 64, "embedding_length": 64, "block_count": 2, "feed_forward_length": 96, "expert_count": 4,
         "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 16, "expert_used_count": 2,
-        **({"expert_feed_forward_length": c.get("moe_intermediate_size", 96)} if name not in ("mixtral", "olmoe") else {}),
+        **({} if name in WHOLE else {"expert_feed_forward_length": c.get("moe_intermediate_size", 96)}),
         **(GROUPED_COUNTS if "n_group" in c else {}),
         **({"expert_gating_func": 2, "rope.dimension_count": 8} if name == "minimax-m2" else {}),
         **({"expert_shared_count": 2, "leading_dense_block_count": 1} if name == "ernie4_5-moe" else {}),
@@ -164,6 +172,8 @@ def metadata(name: str, theirs: Any) -> dict[str, Typed]:
         "attention.layer_norm_rms_epsilon": theirs.config.norm_eps if name == "lfm2moe" else theirs.config.rms_norm_eps,
         "rope.freq_base": theirs.config.rope_parameters["rope_theta"],
         **({"rope.scaling.factor": 32.0} if name == "gpt-oss" else {}),
+        **({"attention.scale": 0.25, "embedding_scale": 6.0} if name == "granitemoe" else {}),
+        **({"residual_scale": 0.5, "logit_scale": 3.0} if name == "granitemoe" else {}),
         **({"expert_weights_scale": 1.5} if "n_group" in c else {}),
         **({"rope.scaling.factor": 4.0, "rope.scaling.yarn_log_multiplier": 0.07} if name == "deepseek2 sigmoid" else {}),
     }
@@ -219,6 +229,7 @@ def test_packed_stacks_run_as_they_are(name: str, kind: str, tmp_path: Path) -> 
         "qwen3moe",
         "qwen2moe",
         "olmoe",
+        "granitemoe",
         "glm4moe",
         "deepseek2",
         "deepseek2 sigmoid",

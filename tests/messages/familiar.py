@@ -310,6 +310,17 @@ MESSAGES: dict[str, list[Entry]] = {
         (ConfigError, lambda: tiny("nemotron_h", layers_block_type=["mamba", "rnn"]),
          "config field 'layers_block_type' must name one of linear_attention, full_attention, moe, mlp for each block, "
          "not ['linear_attention', 'rnn']."),
+        (ConfigError, lambda: tiny("granitemoehybrid", layer_types=["mamba", "rnn"]),
+         "config field 'layer_types' must name one of linear_attention, full_attention for each of the 3 layers, not "
+         "['linear_attention', 'rnn']."),
+        (ConfigError, lambda: tiny("granitemoehybrid", num_experts_per_tok=0),
+         "config field 'num_experts_per_tok' is 0, but there are 5 experts ('num_local_experts')."),
+        (ConfigError, lambda: tiny("granitemoehybrid", position_embedding_type="alibi"),
+         "config field 'position_embedding_type' is 'alibi'; it must be 'rope', or 'nope' for attention without positions."),
+        (ConfigError, lambda: tiny("bamba", attn_layer_indices=[7]),
+         "config field 'attn_layer_indices' has 7, but the model has 3 layers."),
+        (ConfigError, lambda: tiny("bamba", mamba_d_head="wide"),
+         "config field 'mamba_d_head' is 'wide'; it must be int, or 'auto'."),
         (ConfigError, lambda: tiny("nemotron_h", num_key_value_heads=3),
          "config field 'num_key_value_heads' is 3; it must divide the 4 attention heads."),
         (ConfigError, lambda: tiny("nemotron_h", tie_word_embeddings=True),

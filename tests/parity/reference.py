@@ -152,6 +152,8 @@ def in_checkpoint(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
             continue  # RoPE's table, which follows from the config
         if names[0] == "w1" and model.config.model_type != "lfm2_moe":
             name = name.replace(".mlp.", ".block_sparse_moe.")
+        if model.config.model_type.startswith("granitemoe"):
+            name = name.replace("moe.router.weight", "moe.router.layer.weight")
         stem, _, last = name.rpartition(".experts.")
         which, kind = last.removesuffix("_bias"), "bias" if last.endswith("_bias") else "weight"
         if which not in ("gate_up_proj", "up_proj", "down_proj"):
@@ -183,7 +185,10 @@ def as_usual(model: Any, ids: Any, output: Any) -> Any:
 
 def module_name(model: Any, name: str) -> str:
     """What a module is called in the reference, where its files have another name."""
-    return name.replace("backbone.", "model.", 1) if model.config.model_type == "nemotron_h" else name
+    if model.config.model_type.startswith("granitemoe"):
+        return name.replace("router.layer", "router")
+    renamed = name.replace("backbone.", "model.", 1) if model.config.model_type == "nemotron_h" else name
+    return renamed.replace("block_sparse_moe", "mlp")  # Mixtral's name in checkpoints, which the reference has dropped
 
 
 def random_changes(model_type: str, seed: int) -> dict[str, Any]:

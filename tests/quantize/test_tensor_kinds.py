@@ -12,7 +12,7 @@ from glassformer.model_files import open_model
 from glassformer.quantize.tensor_kinds import Role, kind_for, model_label, stored_roles, weight_roles
 from tests.parity import reference
 
-SMALL = ("position", "token_type", "wpe", "rel_embeddings", "bias", ".gate.weight", ".router.weight")  # matrices that stay
+SMALL = ("position", "token_type", "wpe", "rel_embeddings", "bias", ".gate.weight", ".router.weight", ".router.layer.weight")
 
 
 @pytest.mark.parametrize("family", reference.FAMILIES)

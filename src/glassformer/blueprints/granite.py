@@ -29,8 +29,8 @@ class Config(llama.Config):
 FAMILY = replace(llama.FAMILY, name="Granite", heads=("causal",), scaled_vectors=True)
 
 
-def blueprint(c: Config, head: Head = "causal") -> Blueprint:
+def blueprint(c: Config, head: Head = "causal", mlp: llama.MakeMLP | None = None) -> Blueprint:
     return llama.blueprint(
-        c, head, mlp=partial(llama.gated_mlp, scale=c.residual_multiplier), update_scale=c.residual_multiplier,
+        c, head, mlp=mlp or partial(llama.gated_mlp, scale=c.residual_multiplier), update_scale=c.residual_multiplier,
         embedding_scale=c.embedding_multiplier, score_scale=1 / c.logits_scaling, scale=c.attention_multiplier,
     )  # fmt: skip

@@ -108,12 +108,14 @@ def grouped_mlp(b: Builder, c: Any, x: Value, **routing: Any) -> Value:
 def routed_mlp(
     b: Builder, c: Any, x: Value, module: str = "mlp", router: str = "gate", names: tuple[str, str, str] = PROJECTIONS,
     bias: bool = False, activation: str | None = None, limit: float | None = None, offset: float = 0.0, shared: str = "",
-    shared_size: int = 0, shared_gate: str = "", shares_inputs: bool = False, **routing: Any,
+    shared_size: int = 0, shared_gate: str = "", shares_inputs: bool = False, site: str | None = "mlp.update",
+    scaled: bool = False, **routing: Any,
 ) -> Value:  # fmt: skip
     """The update of an MLP whose experts are `module.experts.0`, `module.experts.1`, …; `names`: of their projections.
 
     `shared`: an expert of `shared_size` neurons that every token goes to, with the share 1, or the sigmoid of `shared_gate`.
-    `shares_inputs`: an expert gets a token times its share. `routing`: how experts are chosen and weighed (`build_route`).
+    `shares_inputs`: an expert gets a token times its share. `scaled`: the shares have a factor that is none of the experts'.
+    `routing`: how experts are chosen and weighed (`build_route`).
     """
     gate, up, down = names
     experts = [f"{module}.experts.{index}." for index in range(c.num_experts)]
@@ -126,8 +128,10 @@ def routed_mlp(
     shares = b.route(scores, f"{module}.{router}", chosen, c.norm_topk_prob, **routing)
     gates = [(e + gate, e + up) for e in experts]
     h = b.expert_gate(x, shares, gates, chosen, c.expert_size, activation, bias, limit, offset, shares_inputs)
-    site = "mlp.update" if common is None else None
-    update = b.expert_linear(h, shares, [e + down for e in experts], chosen, c.hidden_size, bias, site, shares_inputs)
+    of_all = site if common is None else None
+    update = b.expert_linear(
+        h, shares, [e + down for e in experts], chosen, c.hidden_size, bias, of_all, shares_inputs, scaled
+    )
     if common is None:
         return update
     return b.add(common, update, "mlp.update", module, of=("the shared expert", "the chosen experts"))

@@ -110,6 +110,43 @@ class Config(shared.Config):
             )
 
 
+@dataclass(kw_only=True)
+class HybridConfig(Config):
+    """The fields of families that have such layers beside attention, by the names that these have in common."""
+
+    mamba_n_heads: int = 128
+    mamba_d_head: int | str = "auto"  # which makes all heads together as wide as they must be
+    mamba_n_groups: int = 1
+    mamba_d_state: int = 256
+    mamba_d_conv: int = 4
+    mamba_expand: int = 2
+    mamba_conv_bias: bool = True
+    mamba_proj_bias: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.mamba_d_head, str):
+            if self.mamba_d_head != "auto":
+                raise ConfigError(f"config field 'mamba_d_head' is {brief(self.mamba_d_head)}; it must be int, or 'auto'.")
+            object.__setattr__(self, "mamba_d_head", max(1, self.state_columns // self.mamba_n_heads))
+
+    @property
+    def state_columns(self) -> int:
+        """How wide all heads that keep a state are together."""
+        return self.mamba_expand * self.hidden_size
+
+    @property
+    def state_space(self) -> StateSpace:
+        assert isinstance(self.mamba_d_head, int)
+        c: Any = self
+        least, most = self.time_step_limit
+        return StateSpace(
+            heads=self.mamba_n_heads, head_size=self.mamba_d_head, groups=self.mamba_n_groups, key_size=self.mamba_d_state,
+            kernel=self.mamba_d_conv, activation=c.hidden_act, eps=c.rms_norm_eps, bias=self.mamba_proj_bias,
+            conv_bias=self.mamba_conv_bias, output_bias=self.mamba_proj_bias, least_step=least, most_step=most,
+        )  # fmt: skip
+
+
 def mixer(
     b: Builder, s: StateSpace, h: Value, module: str, scale: float = 1.0, site: str | None = "attention.update"
 ) -> Value:

@@ -6,6 +6,7 @@ tensors: a bias that is there says more than any field.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from glassformer.checkpoint.stored_tensors import (
+    FoldedVector,
     InterleavedPairs,
     KernelRows,
     Layout,
@@ -117,6 +119,21 @@ GRANITE_SIZES = {
     "embedding_scale": "embedding_multiplier",
     "residual_scale": "residual_multiplier",
     "logit_scale": "logits_scaling",
+}
+GRANITE_MOE_SIZES = {
+    **GRANITE_SIZES,
+    "expert_count": "num_local_experts",
+    "expert_used_count": "num_experts_per_tok",
+}
+MAMBA2_SIZES = {
+    "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size",
+    "block_count": "num_hidden_layers",
+    "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
+    "ssm.conv_kernel": "conv_kernel",
+    "ssm.state_size": "state_size",
+    "ssm.group_count": "n_groups",
+    "ssm.time_step_rank": "num_heads",
 }
 STARCODER2_SIZES = {
     **{key: name for key, name in DECODER_SIZES.items() if name != "rms_norm_eps"},
@@ -367,6 +384,15 @@ def gated_delta_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     return own
 
 
+def mamba2_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """How wide heads are follows from all of them together; biases are there or not."""
+    inner, heads, hidden = (metadata.get(key) for key in ("ssm.inner_size", "ssm.time_step_rank", "embedding_length"))
+    own: dict[str, Any] = {"use_bias": "blk.0.ssm_in.bias" in raw, "use_conv_bias": "blk.0.ssm_conv1d.bias" in raw}
+    if isinstance(inner, int) and isinstance(heads, int) and isinstance(hidden, int) and heads > 0 and hidden > 0:
+        own |= {"head_dim": inner // heads, "expand": inner // hidden}
+    return own
+
+
 def glm4_moe_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     own = {**partly_rotated_fields(metadata, raw), **without_drafts(metadata)}
     return {**own, "use_qk_norm": "blk.0.attn_q_norm.weight" in raw}
@@ -523,6 +549,7 @@ LATENT_ATTENTION = {
 ENDINGS = {  # names that are whole without the ending that GGUF has, which may be none
     ".self_attn.sinks": ".weight", ".layer_scalar": ".weight", ".e_score_correction_bias": ".bias",
     ".linear_attn.dt_bias": ".bias", ".linear_attn.A_log": "", ".expert_bias": ".bias",
+    ".mixer.dt_bias": ".bias", ".mixer.A_log": "", ".mixer.D": "",
 }  # fmt: skip
 GROUPED_EXPERTS = {
     **EXPERTS,
@@ -541,6 +568,27 @@ ERNIE_MOE = {
     **DECODER, **GROUPED_EXPERTS, "blk.{}.exp_probs_b": "model.layers.{}.mlp.moe_statics.e_score_correction_bias",
 }  # fmt: skip
 GLM4_MOE = {**SEED_OSS, **HEAD_NORMS, **GROUPED_EXPERTS}
+GRANITE_MOE = {
+    **{theirs: ours for theirs, ours in DECODER.items() if ".mlp." not in ours},
+    "blk.{}.ffn_gate_inp": "model.layers.{}.block_sparse_moe.router.layer",
+    **{
+        f"blk.{{}}.ffn_{name}_exps": f"model.layers.{{}}.block_sparse_moe.experts.*.{name}_proj"
+        for name in ("gate", "up", "down")
+    },
+}
+MAMBA2 = {
+    "token_embd": "backbone.embeddings",
+    "output_norm": "backbone.norm_f",
+    "output": "lm_head",
+    "blk.{}.attn_norm": "backbone.layers.{}.norm",
+    "blk.{}.ssm_in": "backbone.layers.{}.mixer.in_proj",
+    "blk.{}.ssm_conv1d": "backbone.layers.{}.mixer.conv1d",
+    "blk.{}.ssm_dt": "backbone.layers.{}.mixer.dt_bias",
+    "blk.{}.ssm_a": "backbone.layers.{}.mixer.A_log",
+    "blk.{}.ssm_d": "backbone.layers.{}.mixer.D",
+    "blk.{}.ssm_norm": "backbone.layers.{}.mixer.norm",
+    "blk.{}.ssm_out": "backbone.layers.{}.mixer.out_proj",
+}
 QWEN35 = {
     **SEED_OSS,
     **HEAD_NORMS,
@@ -832,6 +880,10 @@ def _layout(
     queries = config.get("num_attention_heads")
     if table.tiled and (tiled := _tiled(name, config)) is not None:
         return tiled
+    if table.folded_norms and re.fullmatch(r"blk\.\d+\.ssm_norm\.weight", name):
+        groups = config.get("n_groups")
+        fits = type(groups) is int and groups > 0 and math.prod(shape) % groups == 0
+        return FoldedVector(groups) if fits else None  # and the config is refused
     if table.part_after_part and re.fullmatch(r"blk\.\d+\.attn_qkv\.\w+", name):
         return PartAfterPart(_checked_heads(queries, 3, name, shape[0], path))
     projection = re.fullmatch(r"blk\.\d+\.attn_([qk])\.\w+", name) if table.interleaved else None
@@ -880,6 +932,7 @@ class ArchitectureTable:
     extra: Callable[[Metadata, Raw], dict[str, Any]] = decoder_fields  # what the tensors show, or no field says
     interleaved: bool = False  # query and key rows have their rotary pairs side by side
     tiled: bool = False  # heads of values stand in turns, one for each head of keys
+    folded_norms: bool = False  # of states: the weights of each group are a row
     part_after_part: bool = False  # of a fused projection: all queries, then all keys, then all values
     layouts: Mapping[str, Layout] = field(default_factory=dict)  # by a pattern of GGUF's names
     ignored: frozenset[str] = frozenset({"rope_freqs.weight", *ROPE_FACTORS.values()})  # in the config instead
@@ -889,6 +942,11 @@ class ArchitectureTable:
 
 QWEN35_LAYOUTS: Mapping[str, Layout] = {r"(?!.*ssm_norm).*norm\.weight": OffsetByOne()}
 SHORT_CONVOLUTIONS: Mapping[str, Layout] = {r"blk\.\d+\.shortconv\.conv\.weight": KernelRows()}
+STATE_SPACE_LAYOUTS: Mapping[str, Layout] = {
+    r"blk\.\d+\.ssm_conv1d\.weight": KernelRows(),
+    r"blk\.\d+\.ssm_a": FoldedVector(rates=True),
+    r"blk\.\d+\.ssm_d": FoldedVector(),
+}
 TABLES: Mapping[str, ArchitectureTable] = {
     "llama": ArchitectureTable(
         DECODER, DECODER_SIZES, "llama", interleaved=True,
@@ -901,6 +959,10 @@ TABLES: Mapping[str, ArchitectureTable] = {
         layouts={r"blk\.\d+\.ffn_gate_inp_shexp\.weight": SingleRow()},
     ),
     "qwen3moe": ArchitectureTable({**DECODER, **HEAD_NORMS, **EXPERTS}, EXPERT_SIZES, "qwen3_moe", qwen3_moe_fields),
+    "granitemoe": ArchitectureTable(GRANITE_MOE, GRANITE_MOE_SIZES, "granitemoe", interleaved=True),
+    "mamba2": ArchitectureTable(
+        MAMBA2, MAMBA2_SIZES, "mamba2", mamba2_fields, folded_norms=True, layouts=STATE_SPACE_LAYOUTS,
+    ),
     "qwen35": ArchitectureTable(
         QWEN35, {**DECODER_SIZES, **GATED_DELTA}, "qwen3_5_text", gated_delta_fields, tiled=True, layouts=QWEN35_LAYOUTS,
     ),

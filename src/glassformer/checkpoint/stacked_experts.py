@@ -3,6 +3,7 @@
     transformers   `mlp.experts.gate_up_proj` (experts, 2 · inner, hidden): rows of the gate, then of up; `down_proj`
     gpt-oss        the same names, transposed, (experts, hidden, 2 · inner), and columns of gate and up alternate; biases
     Llama 4        `feed_forward.experts.…`, transposed too, but columns of the gate come first; no biases
+    Granite        `block_sparse_moe.input_linear.weight`, as transformers' `gate_up_proj`, and `output_linear.weight`
     MXFP4          gpt-oss as it was published: `…_blocks` (experts, rows, blocks, 16) of codes, two in a byte, and
                    `…_scales`; rows of gate and up alternate
 
@@ -22,6 +23,7 @@ from glassformer.checkpoint.stored_tensors import Bytes, Floats, Layout, StoredT
 from glassformer.ground.errors import CheckpointError
 
 STACKED = re.compile(r"(.*\.)?(mlp|feed_forward)\.experts\.(gate_up_proj|down_proj)(_bias|_blocks|_scales)?")
+GRANITE = re.compile(r"(.*\.)?(block_sparse_moe)\.(input_linear|output_linear)\.weight()")
 PAIR = ("gate_proj", "up_proj")
 MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 BLOCK, CODE_BYTES = 32, 16  # numbers of a block, and the bytes of their codes
@@ -87,12 +89,13 @@ def separate_experts(tensors: Mapping[str, StoredTensor], model_type: str) -> di
     """A folder's tensors, those of stacked experts under the names of each."""
     separate: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
-        match = STACKED.fullmatch(name)
+        match = STACKED.fullmatch(name) or GRANITE.fullmatch(name)
         if match is None:
             renamed = re.sub(r"\.mlp\.(gate\.)", r".block_sparse_moe.\1", name) if model_type == "mixtral" else name
             separate[renamed] = tensor
             continue
-        home, around, which, kind = match.group(1) or "", match.group(2), match.group(3), match.group(4) or ""
+        home, around, which, kind = match.groups(default="")
+        which = {"input_linear": "gate_up_proj", "output_linear": "down_proj"}.get(which, which)
         if kind == "_scales":
             continue  # read with the blocks
         if len(tensor.shape) != {"_bias": 2, "_blocks": 4}.get(kind, 3) or not tensor.elements:

@@ -277,6 +277,30 @@ class KernelRows:
 
 
 @dataclass(frozen=True)
+class FoldedVector:
+    """A vector in rows: a column, or groups side by side (GGUF's Mamba-2).
+
+    `rows`: how many; 0: one for each number. `rates`: of decays, as `NegativeExponential` has them.
+    """
+
+    rows: int = 0
+    rates: bool = False
+
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        if len(shape) > 1:
+            return (math.prod(shape),)
+        rows = self.rows or shape[0]
+        return (rows, shape[0] // rows)
+
+    def from_stored(self, values: Floats) -> Floats:
+        flat = values.reshape(-1)
+        return np.log(-flat) if self.rates else flat
+
+    def to_stored(self, values: Floats) -> Floats:
+        return (-np.exp(values) if self.rates else values).reshape(self.stored_shape(values.shape))
+
+
+@dataclass(frozen=True)
 class NegativeExponential:
     """Decay's rates: in the file with their sign, where the family has logarithms."""
 

@@ -280,6 +280,10 @@ class ExpertLinear(ExpertOp):
     __slots__ = ()
     kind = "expert_linear"
 
+    @property
+    def is_plain(self) -> bool:
+        return not self.options.get("scaled")
+
     def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
         neurons, shares = inputs
         slots = neurons.reshape(self.options["chosen"], -1)
@@ -385,12 +389,13 @@ def build_expert_gate(
 
 def build_expert_linear(
     b: Recorder, x: Value, shares: Value, experts: Sequence[str], chosen: int, out: int, bias: bool = False,
-    site: str | None = "mlp.update", shares_inputs: bool = False,
+    site: str | None = "mlp.update", shares_inputs: bool = False, scaled: bool = False,
 ) -> Value:  # fmt: skip
-    """The update: what the chosen experts make of their neurons, each times its share."""
+    """The update: what the chosen experts make of their neurons, each times its share; `scaled`: in which there is a factor
+    that is none of theirs."""
     neurons = Value(x.op, (*x.shape[:-1], x.width // chosen))  # of each
     weights = {name: shape for module in experts for name, shape in linear_weights(module, neurons, out, bias).items()}
     return b.record(
         ExpertLinear, _around(experts[0]), (x, shares), (*x.shape[:-1], out), site, weights, chosen=chosen,
-        experts=len(experts), shares_inputs=shares_inputs,
+        experts=len(experts), shares_inputs=shares_inputs, **({"scaled": True} if scaled else {}),
     )  # fmt: skip

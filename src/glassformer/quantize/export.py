@@ -102,7 +102,7 @@ def model_contents(name: str, config: Config, weights: Weights, kind: str) -> tu
     """A model's metadata, all but its tokenizer's, and its tensors, as a file in a kind has them."""
     architecture = architecture_of(config, name)
     plan = written_plan(config)
-    heads = {field: value for field, value in vars(config).items() if "head" in field}
+    heads = {field: value for field, value in vars(config).items() if "head" in field or field == "n_groups"}
     roles = weight_roles(plan)
     tensors: list[OutputTensor] = []
     table = table_for(architecture, config.model_type)

@@ -34,6 +34,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "stablelm": "stablelm", "phi": "phi2", "nemotron": "nemotron", "olmo": "olmo",
     "gpt_bigcode": "starcoder", "lfm2": "lfm2", "lfm2_moe": "lfm2moe",
     "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "bloom": "bloom", "mpt": "mpt", "gemma4_text": "gemma4",
+    "mamba2": "mamba2", "granitemoe": "granitemoe",
     "embedding_gemma": "gemma-embedding", "eurobert": "eurobert",
 }  # fmt: skip
 WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
@@ -115,7 +116,9 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
         metadata |= {**heads, "attention.value_length": config.v_head_dim}
     if config.model_type == "gemma4_text":
         metadata |= _gemma4(config)
-    if any(name.startswith("ssm.") for name in table.sizes):
+    if config.model_type == "mamba2":  # which has neither an MLP nor heads that attend
+        metadata |= {"ssm.inner_size": config.state_space.inner, "feed_forward_length": 0, "attention.head_count": 0}
+    if "full_attention_interval" in table.sizes:
         metadata |= _gated_delta(config)
     if "shortconv.l_cache" in table.sizes:
         groups = config.num_key_value_heads

@@ -122,7 +122,7 @@ class BaseModel(FamilyModule):
     def stored_form(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """A model's tensors as its files have them, where those are not its own."""
         how = self.declared.stacked_experts
-        return with_stacked_experts(tensors, self.config.num_experts, how == "in turns") if how else tensors
+        return with_stacked_experts(tensors, self.config.num_experts, how) if how else tensors
 
     def drop_unread(self, head: nn.Module) -> None:
         """Called when a head is attached: drop the modules that it does not read."""

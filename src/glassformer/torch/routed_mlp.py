@@ -121,8 +121,9 @@ def load_balancing_loss(router_logits: Iterable[Tensor], chosen: int, mask: Tens
     return (tokens * probability).sum() * layers.shape[-1]
 
 
-def with_stacked_experts(tensors: dict[str, Tensor], count: int, in_turns: bool) -> dict[str, Tensor]:
-    """`in_turns`: columns of gate and up alternate; otherwise all of the gate come first."""
+def with_stacked_experts(tensors: dict[str, Tensor], count: int, how: str) -> dict[str, Tensor]:
+    """`how`: columns of gate and up "in turns"; or "side by side", all of the gate first; or the same as "rows", with the
+    names that Granite's files have."""
     stored = {name: value for name, value in tensors.items() if ".experts." not in name}
     homes = dict.fromkeys(name.partition(".experts.")[0] for name in tensors if ".experts." in name)
     for home in homes:
@@ -131,11 +132,18 @@ def with_stacked_experts(tensors: dict[str, Tensor], count: int, in_turns: bool)
             parts = [tensors[f"{home}.experts.{index}.{name}"] for index in range(count)]
             return torch.stack(parts).mT if name.endswith("weight") else torch.stack(parts)
 
+        if how == "rows":
+            stored[f"{home}.input_linear.weight"] = torch.cat(
+                (stacked("gate_proj.weight"), stacked("up_proj.weight")), -1
+            ).mT
+            stored[f"{home}.output_linear.weight"] = stacked("down_proj.weight").mT
+            stored |= {name: value.contiguous() for name, value in stored.items() if name.startswith(f"{home}.")}
+            continue
         for kind, ending in (("weight", ""), ("bias", "_bias")):
             if f"{home}.experts.0.down_proj.{kind}" not in tensors:
                 continue
             pair = stacked(f"gate_proj.{kind}"), stacked(f"up_proj.{kind}")
-            both = torch.stack(pair, -1).flatten(-2) if in_turns else torch.cat(pair, -1)
+            both = torch.stack(pair, -1).flatten(-2) if how == "in turns" else torch.cat(pair, -1)
             stored[f"{home}.experts.gate_up_proj{ending}"] = both
             stored[f"{home}.experts.down_proj{ending}"] = stacked(f"down_proj.{kind}").contiguous()
     return stored

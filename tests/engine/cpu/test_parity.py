@@ -135,9 +135,11 @@ def test_parity_of_kinds_without_kernels(kind: str, tiny: Tiny) -> None:
 
 T5 = {"d_model": 64, "d_kv": 16, "d_ff": 96, "feed_forward_proj": "gated-gelu"}
 BART = {"d_model": 64, "encoder_attention_heads": 8, "encoder_ffn_dim": 96, "decoder_ffn_dim": 96}
+HYBRID = {"hidden_size": 64, "intermediate_size": 96, "mamba_n_heads": 8}
 WIDE: dict[str, dict[str, Any]] = {  # so that rows divide into blocks of 32
     "gpt2": {"n_embd": 64, "n_inner": 96}, **dict.fromkeys(("t5", "mt5", "umt5"), T5),
     "mamba2": {"hidden_size": 64, "num_heads": 8},
+    **dict.fromkeys(("bamba", "granitemoehybrid"), HYBRID),
     **dict.fromkeys(reference.BARTS, BART),
 }  # fmt: skip
 

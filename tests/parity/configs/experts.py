@@ -54,6 +54,10 @@ TINY: dict[str, dict[str, Any]] = {
         **SMALL, "moe_num_experts": 5, "moe_k": 2, "router_aux_loss_coef": 0.1, "moe_intermediate_size": 36,
         "moe_num_shared_experts": 2, "moe_layer_start_index": 1,
     },
+    "granitemoe": {
+        **SMALL, "num_local_experts": 5, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.1, "embedding_multiplier": 6.0,
+        "attention_multiplier": 0.3, "residual_multiplier": 0.4, "logits_scaling": 3.0,
+    },
 }  # fmt: skip
 NOT_ON_GPU = dict.fromkeys(TINY, "has experts")
 NOT_SPLIT = {**dict.fromkeys(TINY, "it has experts"), "olmoe": "q_norm needs all of what would be divided"}
@@ -63,7 +67,7 @@ NOT_SPLIT |= {
 }
 HEADS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("mixtral", "qwen3_moe", "qwen2_moe", "gpt_oss"), DECODER_HEADS),
-    **dict.fromkeys(("olmoe", "glm4_moe", "glm4_moe_lite", "minimax_m2", "ernie4_5_moe", "llama4_text"),
+    **dict.fromkeys(("olmoe", "glm4_moe", "glm4_moe_lite", "minimax_m2", "ernie4_5_moe", "llama4_text", "granitemoe"),
                     ("base", "causal")),
     "deepseek_v2": ("base", "causal", "sequence"), "deepseek_v3": ("base", "causal", "sequence", "token"),
 }  # fmt: skip
@@ -206,8 +210,18 @@ def _ernie4_5_moe(draw: random.Random) -> dict[str, Any]:
     return {**config, "moe_num_experts": config.pop("num_experts"), "moe_k": config.pop("num_experts_per_tok")}
 
 
+def _granitemoe(draw: random.Random) -> dict[str, Any]:
+    config = _experts(
+        draw, attention_bias=draw.random() < 0.4, embedding_multiplier=draw.choice([1.0, 8.0]),
+        attention_multiplier=draw.choice([0.1, 0.5]), residual_multiplier=draw.choice([0.3, 1.0]),
+        logits_scaling=draw.choice([1.0, 5.0]),
+    )  # fmt: skip
+    return {**config, "num_local_experts": config.pop("num_experts")}
+
+
 RANDOM: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "mixtral": _mixtral, "qwen3_moe": _qwen3_moe, "qwen2_moe": _qwen2_moe, "olmoe": _olmoe, "gpt_oss": _gpt_oss,
     "glm4_moe_lite": _glm4_moe_lite, "llama4_text": _llama4_text, "minimax_m2": _minimax_m2, "ernie4_5_moe": _ernie4_5_moe,
     "glm4_moe": _glm4_moe, "deepseek_v2": _deepseek_v2, "deepseek_v3": _deepseek_v3,
+    "granitemoe": _granitemoe,
 }  # fmt: skip

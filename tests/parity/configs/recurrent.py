@@ -46,7 +46,18 @@ TINY["nemotron_h"] = {
     "chunk_size": 16, "n_routed_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 20,
     "moe_shared_expert_intermediate_size": 24, "routed_scaling_factor": 1.5,
 }  # fmt: skip
-EXPERTS += ("lfm2_moe", "nemotron_h")
+MAMBA: dict[str, Any] = {
+    "mamba_n_heads": 6, "mamba_n_groups": 2, "mamba_d_state": 10, "mamba_d_conv": 4, "mamba_expand": 2,
+    "mamba_chunk_size": 16,
+}  # fmt: skip
+HYBRID = {name: value for name, value in SMALL.items() if name != "head_dim"}
+TINY["granitemoehybrid"] = {
+    **HYBRID, **MAMBA, "layer_types": ["linear_attention", "full_attention", "linear_attention"], "num_local_experts": 5,
+    "num_experts_per_tok": 2, "intermediate_size": 20, "shared_intermediate_size": 24, "attention_multiplier": 0.3,
+    "embedding_multiplier": 3.0, "residual_multiplier": 0.6, "logits_scaling": 2.0,
+}  # fmt: skip
+TINY["bamba"] = {**HYBRID, **MAMBA, "attn_layer_indices": [1]}
+EXPERTS += ("lfm2_moe", "nemotron_h", "granitemoehybrid")
 NOT_ON_GPU = dict.fromkeys(EXPERTS, "has experts")
 NOT_SPLIT = {
     **dict.fromkeys(TINY, "needs all of what would be divided"),
@@ -58,7 +69,7 @@ HEADS: dict[str, tuple[str, ...]] = {
     "qwen3_next": ("base", "causal", "sequence", "token"),
     **dict.fromkeys(("lfm2", "lfm2_moe", "olmo_hybrid"), ("base", "causal")),
     "mamba2": ("base", "causal"),
-    "nemotron_h": ("base", "causal"),
+    **dict.fromkeys(("nemotron_h", "granitemoehybrid", "bamba"), ("base", "causal")),
 }
 
 
@@ -186,7 +197,47 @@ def _nemotron_h(draw: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _hybrid(draw: random.Random) -> dict[str, Any]:
+    keys, groups = draw.choice([1, 2, 3]), draw.choice([1, 2, 3])
+    heads, expand, states = keys * draw.choice([1, 2]), draw.choice([1, 2]), groups * draw.choice([1, 2])
+    return {
+        "vocab_size": draw.randint(60, 300), "hidden_size": heads * states * draw.choice([8, 12]), "intermediate_size": 56,
+        "num_hidden_layers": draw.randint(2, 4), "num_attention_heads": heads, "num_key_value_heads": keys,
+        "rms_norm_eps": draw.choice([1e-5, 1e-6]), "attention_bias": draw.random() < 0.3, "max_position_embeddings": 64,
+        "tie_word_embeddings": draw.random() < 0.5, "mamba_n_heads": states, "mamba_n_groups": groups,
+        "mamba_d_state": draw.choice([4, 7, 16]), "mamba_d_conv": draw.choice([2, 3, 4]), "mamba_expand": expand,
+        "mamba_conv_bias": draw.random() < 0.6, "mamba_proj_bias": draw.random() < 0.4,
+        "mamba_chunk_size": draw.choice([4, 16]),
+    }  # fmt: skip
+
+
+def _granitemoehybrid(draw: random.Random) -> dict[str, Any]:
+    drawn = _hybrid(draw)
+    kinds = ["full_attention", *draw.choices(["linear_attention", "full_attention"], k=drawn["num_hidden_layers"] - 1)]
+    draw.shuffle(kinds)
+    experts = draw.choice([0, 3, 5])
+    return {
+        **drawn, "layer_types": kinds, "num_local_experts": experts, "num_experts_per_tok": min(experts, draw.randint(1, 3)),
+        "intermediate_size": draw.choice([12, 24]), "shared_intermediate_size": draw.choice([16, 28]),
+        "position_embedding_type": draw.choice([None, "rope"]), "attention_multiplier": draw.choice([0.2, 0.5]),
+        "embedding_multiplier": draw.choice([1.0, 4.0]), "residual_multiplier": draw.choice([1.0, 0.4]),
+        "logits_scaling": draw.choice([1.0, 3.0]),
+    }  # fmt: skip
+
+
+def _bamba(draw: random.Random) -> dict[str, Any]:
+    drawn = _hybrid(draw)
+    layers = range(drawn["num_hidden_layers"])
+    attending = sorted(draw.sample(layers, draw.randint(1, len(layers))))
+    theta = draw.choice([1e4, 5e5])
+    return {
+        **drawn, "attn_layer_indices": attending, "mlp_bias": draw.random() < 0.3,
+        "rope_parameters": {"rope_type": "default", "rope_theta": theta},
+    }  # fmt: skip
+
+
 RANDOM |= {
+    "granitemoehybrid": _granitemoehybrid, "bamba": _bamba,
     "qwen3_5_text": _qwen3_5_text, "qwen3_5_moe_text": _qwen3_5_moe_text, "qwen3_next": _qwen3_next, "mamba2": _mamba2,
     "nemotron_h": _nemotron_h,
 }  # fmt: skip
