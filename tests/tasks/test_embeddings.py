@@ -266,6 +266,12 @@ def test_unusable_dense_layer_is_refused(sentences: Sentences) -> None:
         read_sentence_settings(folder)
 
 
+def test_a_rerankers_modules_say_nothing_of_vectors(sentences: Sentences) -> None:
+    modules = [{"type": f"x.{kind}", "path": path} for kind, path in (("Transformer", ""), ("LogitScore", "1_LogitScore"))]
+    settings = read_sentence_settings(sentences(modules_json=modules))
+    assert (settings.stated, settings.pooling, settings.normalize) == (False, ("mean",), False)
+
+
 def test_pooling_from_gguf() -> None:
     for number, way in {1: "mean", 2: "cls", 3: "lasttoken", 0: "mean", None: "mean"}.items():
         metadata = {"general.architecture": "bert", "bert.pooling_type": number}

@@ -80,16 +80,15 @@ def read_sentence_settings(
     modules = path / "modules.json"
     settings: dict[str, Any] = {}
     if modules.exists():
-        settings["stated"] = True
         layers: list[DenseLayer] = []
         for kind, folder in _modules(modules):
             if kind == "Pooling":
-                settings |= _pooling(path / folder / "config.json")
+                settings |= {"stated": True, **_pooling(path / folder / "config.json")}
             elif kind == "Dense":
                 layers.append(_dense(path / folder))
             elif kind == "Normalize":
                 settings["normalize"] = True
-            elif kind not in ("Transformer", "Dropout"):
+            elif kind not in ("Transformer", "Dropout", "LogitScore"):  # the last makes a score, and no vector
                 raise CheckpointError(f"{modules}: a {kind} module is not supported; Pooling, Dense and Normalize are.")
         settings["dense"] = tuple(layers)
     elif (pooling := path / "1_Pooling" / "config.json").exists():
