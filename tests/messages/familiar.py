@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 
 import glassformer
 from glassformer import AutoConfig, Change, DynamicCache, EncoderDecoderCache, StaticCache, blueprints
@@ -12,6 +15,7 @@ from glassformer.compat.auto import AutoModelForCausalLM, AutoModelForSequenceCl
 from glassformer.compat.scratch import Model as Scratch
 from glassformer.compat.scratch import generate_with_trace
 from glassformer.ground.errors import (
+    CheckpointError,
     ConfigError,
     ContextExceeded,
     InputError,
@@ -22,6 +26,7 @@ from glassformer.ground.errors import (
     UnknownArgument,
     WriteError,
 )
+from glassformer.model_files import open_model
 from glassformer.runtime.model import Model
 from tests.compat.test_scratch import H_PARAMS
 from tests.messages.calls import (
@@ -41,6 +46,7 @@ from tests.messages.calls import (
     used_for_two,
     write,
 )
+from tests.parity import reference
 from tests.parity.reference import LLAMA3_ROPE, TINY
 from tests.see.models import encoder
 
@@ -66,6 +72,16 @@ def qwen3(**fields: Any) -> Any:
 
 def tiny(family: str, **fields: Any) -> Any:
     return blueprints.read_config({"model_type": family, **TINY[family], **fields})
+
+
+def torn_convolution() -> Any:
+    """OLMo Hybrid's, of which a part is not there."""
+    folder = Path(mkdtemp())
+    reference.write(folder, "olmo_hybrid")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.0.linear_attn.k_conv1d.weight"]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return open_model(folder).tensors
 
 
 def llama4(**changes: Any) -> Any:
@@ -394,6 +410,8 @@ MESSAGES: dict[str, list[Entry]] = {
             {"model_type": "glm4_moe_lite", **TINY["glm4_moe_lite"], "mlp_layer_types": ["dense"]}
          ),
          "config field 'mlp_layer_types' has to say of each of the 3 layers whether it is 'dense' or 'sparse'."),
+        (CheckpointError, torn_convolution,
+         "…model.layers.0.linear_attn.q_conv1d.weight… and those beside it do not fit together. Fetch them again."),
         (ConfigError, lambda: llama4(no_rope_layers=[1, 0]), "config field 'no_rope_layers' lists 2 layers of 3."),
         (ConfigError, lambda: llama4(layer_types=["conv"] * 3),
          "config field 'layer_types' must name one of chunked_attention, full_attention for each of the 3 layers, not "
