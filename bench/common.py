@@ -42,8 +42,8 @@ LFM2_350M: dict[str, Any] = {
 QWEN3_MOE_SMALL: dict[str, Any] = {
     "model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 1024, "intermediate_size": 3072,
     "num_hidden_layers": 16, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 128,
-    "max_position_embeddings": 40960, "rope_theta": 1e6, "num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 512, "norm_topk_prob": True, "rms_norm_eps": 1e-6,
-    "tie_word_embeddings": True,
+    "max_position_embeddings": 40960, "rope_theta": 1e6, "num_experts": 64, "num_experts_per_tok": 8,
+    "moe_intermediate_size": 512, "norm_topk_prob": True, "rms_norm_eps": 1e-6, "tie_word_embeddings": True,
 }  # fmt: skip
 
 GPT_OSS_SMALL: dict[str, Any] = {
