@@ -881,7 +881,7 @@ def _layout(
     if table.tiled and (tiled := _tiled(name, config)) is not None:
         return tiled
     if table.folded_norms and re.fullmatch(r"blk\.\d+\.ssm_norm\.weight", name):
-        groups = config.get("n_groups")
+        groups: Any = config.get("n_groups")
         fits = type(groups) is int and groups > 0 and math.prod(shape) % groups == 0
         return FoldedVector(groups) if fits else None  # and the config is refused
     if table.part_after_part and re.fullmatch(r"blk\.\d+\.attn_qkv\.\w+", name):

@@ -395,7 +395,8 @@ def build_expert_linear(
     that is none of theirs."""
     neurons = Value(x.op, (*x.shape[:-1], x.width // chosen))  # of each
     weights = {name: shape for module in experts for name, shape in linear_weights(module, neurons, out, bias).items()}
+    factor: dict[str, Any] = {"scaled": True} if scaled else {}
     return b.record(
         ExpertLinear, _around(experts[0]), (x, shares), (*x.shape[:-1], out), site, weights, chosen=chosen,
-        experts=len(experts), shares_inputs=shares_inputs, **({"scaled": True} if scaled else {}),
+        experts=len(experts), shares_inputs=shares_inputs, **factor,
     )  # fmt: skip

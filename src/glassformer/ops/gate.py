@@ -207,7 +207,7 @@ def build_gated(
 
 
 def build_fused_gate(
-    b: Recorder, x: Value, module: str, inner: int, how: str, site: str = "mlp.hidden", name: str = "activation_fn"
+    b: Recorder, x: Value, module: str, inner: int, how: str, site: str | None = "mlp.hidden", name: str = "activation_fn"
 ) -> Value:
     """A gate whose two products are one projection, `x`: first that of the gate."""
     return b.activation(b.record(Gate, module, (x,), (*x.shape[:-1], inner), site, how=how), f"{module}.{name}")
