@@ -140,11 +140,11 @@ class TestTextToText:
             assert pipeline(f"translation_{source}_to_{target}", tmp_path, max_new_tokens=7)("the dog") == wanted
             run = load(tmp_path).watch("the dog", max_new_tokens=3, forced_tokens={0: target})
             assert run.steps[0].id == first
-        with pytest.raises(InputError, match=r"translates into many languages: pass tgt_lang=…, or use a task such as"):
+        with pytest.raises(InputError, match="many languages: pass"):
             task("the dog")
-        with pytest.raises(InputError, match="'xx' is no language of this tokenizer"):
+        with pytest.raises(InputError, match="'xx'"):
             task("the dog", tgt_lang="xx")
-        with pytest.raises(InputError, match="'xx' is no language of this tokenizer"):
+        with pytest.raises(InputError, match="'xx'"):
             task("the dog", src_lang="xx", tgt_lang=codes[1])
 
     def test_task_prefixes(self, make: Make, tmp_path: Path) -> None:

@@ -129,11 +129,11 @@ def test_unknown_languages_are_refused(tmp_path: Path) -> None:
     for change in ("src_lang", "tgt_lang"):
         with pytest.raises(InputError, match=message):
             setattr(tokenizer, change, "fra_Latin")
-    with pytest.raises(InputError, match="'fr' is no language"):
+    with pytest.raises(InputError, match="'fr'"):
         tokenizer.get_lang_id("fr")
     config = tmp_path / "tokenizer_config.json"
     config.write_text(json.dumps({**json.loads(config.read_text("utf-8")), "src_lang": "xx_Latn"}), "utf-8")
-    with pytest.raises(CheckpointError, match="'src_lang' is 'xx_Latn', a language without a token"):
+    with pytest.raises(CheckpointError, match="'xx_Latn'"):
         Tokenizer.from_folder(tmp_path)
 
 
@@ -142,5 +142,5 @@ def test_other_tokenizers_have_no_languages() -> None:
     assert tokenizer.languages is None
     assert not hasattr(tokenizer, "src_lang")
     assert not hasattr(tokenizer, "tgt_lang")
-    with pytest.raises(AttributeError, match="no tokens of languages"):
+    with pytest.raises(AttributeError, match="tokens of languages"):
         tokenizer.src_lang = "en"
