@@ -4,6 +4,7 @@ projections, and tokens that look back only."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from glassformer.blueprints import modernbert
 from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
@@ -13,6 +14,11 @@ from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
 class Config(modernbert.ModernBertBlocksConfig):
     model_type = "modernbert-decoder"
     title = "ModernBERT decoder (Ettin)"
+
+    @classmethod
+    def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        raw.pop("sliding_window", None)  # which follows from `local_attention`, whatever a file says
+        return super().prepare(raw)
 
     def window(self, layer: int) -> int | None:
         """How many tokens back a layer looks: half of what files say, which is what its encoder sees on both sides."""

@@ -251,7 +251,8 @@ def _state_token(x: Tensor, decays: Tensor, writes: Tensor, heads: StateHeads, t
 
     return _StateToken(
         part(heads.query_offset, heads.key_heads, heads.key_size), part(heads.key_offset, heads.key_heads, heads.key_size),
-        part(heads.value_offset, heads.heads, heads.head_size), decays[token].view(heads.heads, -1), writes[token][:, None],
+        part(heads.value_offset, heads.heads, heads.head_size), decays[token].view(heads.heads, -1).clamp_min(0),
+        writes[token][:, None],
     )  # fmt: skip
 
 

@@ -77,6 +77,12 @@ ROBERTA = TokenizerClass(
     _roles(bos="<s>", eos="</s>", unk="<unk>", sep="</s>", pad="<pad>", cls="<s>", mask="<mask>"),
     around=CLS_SEP_SEP,
 )
+DEBERTA = TokenizerClass(
+    "vocab.json",
+    _roles(bos="[CLS]", eos="[SEP]", unk="[UNK]", sep="[SEP]", pad="[PAD]", cls="[CLS]", mask="[MASK]"),
+    token_types=True,
+    around=Around(*CLS_SEP_SEP),  # another one: its offsets keep their spaces
+)
 MPNET = replace(ROBERTA, files="vocab.txt", special={**ROBERTA.special, "unk_token": "[UNK]"})
 XLM_ROBERTA = TokenizerClass(
     "pieces",
@@ -174,6 +180,7 @@ CLASS_BY_NAME: Mapping[str, TokenizerClass] = {
     "MPNet": MPNET,
     "XLMRoberta": XLM_ROBERTA,
     "Albert": ALBERT,
+    "Deberta": DEBERTA,
     "DebertaV2": DEBERTA_V2,
     "T5": T5,
     "Marian": MARIAN,
@@ -203,6 +210,7 @@ CLASS_BY_MODEL_TYPE: Mapping[str, TokenizerClass] = {
     "mpnet": MPNET,
     "xlm-roberta": XLM_ROBERTA,
     "albert": ALBERT,
+    "deberta": DEBERTA,
     "deberta-v2": DEBERTA_V2,
     **dict.fromkeys(("t5", "mt5", "umt5"), T5),
     "marian": MARIAN,

@@ -66,7 +66,7 @@ class Heads:
         self.heads = StateHeads(heads, key_heads, key_size, size, 2, 2 + keys, 3 + 2 * keys, 11, 0.3, delta)
         tokens = sum(counts)
         self.counts, self.x = list(counts), torch.randn(tokens, 3 + 2 * keys + heads * size + 1) / 3
-        self.decays, self.writes = torch.rand(tokens, heads * (key_size if wide else 1)), torch.rand(tokens, heads)
+        self.decays, self.writes = torch.rand(tokens, heads * (key_size if wide else 1)) - 0.05, torch.rand(tokens, heads)
         self.pool = torch.randn(len(counts) + 2, 11 + heads * key_size * size + 4)
         self.width, self.skip = heads * size, torch.randn(heads) if skips else None
 

@@ -236,7 +236,7 @@ def load_token(
     key = tl.load(keys + token * x_stride, mask=in_key & live, other=0.0)
     value = tl.load(values + token * x_stride, mask=in_head & live, other=0.0)
     kept = tl.load(decays + token * decay_stride, mask=in_key & live if WIDE else live, other=0.0)
-    return query, key, value, kept, tl.load(writes + token * write_stride, mask=live, other=0.0)
+    return query, key, value, tl.maximum(kept, 0.0), tl.load(writes + token * write_stride, mask=live, other=0.0)
 
 
 def recur_pattern(
@@ -279,9 +279,10 @@ def recur_pattern_kernel(
         if DELTA:
             left = left - found * key
         if WIDE:
-            left = left * tl.load(decay_ptr + place * decay_stride + head * KEY_SIZE + row, mask=in_key, other=0.0)
+            kept = tl.load(decay_ptr + place * decay_stride + head * KEY_SIZE + row, mask=in_key, other=0.0)
         else:
-            left = left * tl.load(decay_ptr + place * decay_stride + head)
+            kept = tl.load(decay_ptr + place * decay_stride + head)
+        left = left * tl.maximum(kept, 0.0)
 
 
 def recur_values(p: PassTensors, x: Tensor, pattern: Tensor, out: Tensor, heads: StateHeads, *, keys: int) -> None:
