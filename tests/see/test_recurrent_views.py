@@ -9,6 +9,7 @@ import pytest
 
 import glassformer
 from glassformer.ground.errors import InputError
+from glassformer.see.attention import attention_maps
 from tests.see.models import both
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -53,6 +54,7 @@ def test_attention_shows_shares_that_sum_to_one(reading: Any) -> None:
     assert np.allclose(reading.attention(2, 1).weights, pattern / pattern.sum(-1, keepdims=True), atol=1e-5)
     assert reading.attention(rollout=True).weights.sum(-1) == pytest.approx(1, abs=1e-4)
     assert reading.heads().layers == 3
+    assert all("keeps a state" in view.note for view in (reading.heads(), attention_maps(reading), reading.attention()))
     with pytest.raises(InputError, match="no head 9"):
         reading.attention(0, 9)
 

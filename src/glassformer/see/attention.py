@@ -453,13 +453,8 @@ def attention(
     else:
         weights = _across_layers(reading, kind, attending, rollout, progress)
     queries, keys = (tuple(token.text for token in tokens) for tokens in queries_and_keys(reading, kind))
-    note = NOTE + ROLLOUT_NOTE if rollout else NOTE
-    states, of_layers = state_sites(reading.model.blueprint), attending if layer is None else [layer]
-    if layer is None:
-        note = _absent_note(layers, attending) + note
-    if any(SITES[kind].format(shown) in states for shown in of_layers):
-        note = f"{STATE_NOTE} {note}"
-    sinks = sink_sites(reading.model.blueprint)
+    note = _note(reading.model.blueprint, kind, layer) + (ROLLOUT_NOTE if rollout else "")
+    sinks, of_layers = sink_sites(reading.model.blueprint), attending if layer is None else [layer]
     sink = sink_weights(weights) if any(SITES[kind].format(held_layer) in sinks for held_layer in of_layers) else None
     return AttentionMap(reading.model.name, kind, layer, head, rollout, queries, keys, weights, note, sink)
 
@@ -548,7 +543,7 @@ def heads(reading: Activations, *, kind: KindArgument = "self", progress: Progre
         shares = (first, previous, itself, duplicate, induction, own_sink)
         summaries.append(HeadSummary(layer, head, entropy or 0.0, *shares))
     texts, repeats = tuple(token.text for token in queries), (int(counts[4]), int(counts[5]))
-    note = _absent_note(layers, attending) + NOTE
+    note = _note(reading.model.blueprint, kind)
     return Heads(reading.model.name, kind, texts, layers, count, tuple(summaries), repeats, note, maps)
 
 
@@ -606,12 +601,16 @@ def attending_layers(blueprint: Blueprint, kind: AttentionKind = "self") -> list
     return [layer for layer in range(layers) if SITES[kind].format(layer) in blueprint.sites]
 
 
-def _absent_note(layers: int, attending: Sequence[int]) -> str:
-    """What is to be said of the layers that do not attend."""
-    absent = [str(layer) for layer in range(layers) if layer not in attending]
-    if not absent:
-        return ""
-    return f"Without an attention pattern, and left out: {pluralize(len(absent), 'layer')} ({', '.join(absent)}). "
+def _note(blueprint: Blueprint, kind: AttentionKind, layer: int | None = None) -> str:
+    """What is to be said of a layer's attention; None: of all layers'."""
+    attending, states = attending_layers(blueprint, kind), state_sites(blueprint)
+    layers = range(blueprint.encoder_blocks if kind == "encoder" else blueprint.blocks)
+    absent = [str(other) for other in layers if other not in attending] if layer is None else []
+    shown = attending if layer is None else [layer]
+    parts = [STATE_NOTE] if any(SITES[kind].format(one) in states for one in shown) else []
+    if absent:
+        parts.append(f"Without an attention pattern, and left out: {pluralize(len(absent), 'layer')} ({', '.join(absent)}).")
+    return " ".join([*parts, NOTE])
 
 
 def heads_of(blueprint: Blueprint, pattern: str) -> int:
@@ -680,5 +679,5 @@ def attention_maps(
     windows = tuple(masks.get(site, {}).get("window") for site in sites)
     return AttentionMaps(
         reading.model.name, kind, attention_kinds(reading), layers, count, start_layer, queries, keys, causal, windows,
-        maps.tobytes(), _absent_note(layers, attending) + NOTE, None if sink_maps is None else sink_maps.tobytes(),
+        maps.tobytes(), _note(blueprint, kind), None if sink_maps is None else sink_maps.tobytes(),
     )  # fmt: skip
