@@ -565,7 +565,10 @@ class TestShortForms:
             assert short_help.replace(f"glass {short}", f"glass models {name}").split() == long_help.split()
 
     def test_ls_lists_the_catalogue(self) -> None:
-        assert glass("ls", "--json").stdout == glass("models", "list", "--json").stdout
+        short, long = (json.loads(glass(*words, "--json").stdout) for words in (("ls",), ("models", "list")))
+        for entry in (*short, *long):
+            entry.pop("bytes")  # others may be fetching models at this moment
+        assert short == long
 
     def test_the_main_help_names_them_in_one_line(self) -> None:
         shown = glass("--help").stdout

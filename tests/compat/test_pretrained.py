@@ -260,7 +260,7 @@ class TestConfig:
             ({"model_type": "phimoe"}, "'model_type' is 'phimoe'"),
             ({"model_type": "phi3_v"}, "'model_type' is 'phi3_v'"),
             ({"model_type": "mamba"}, "'model_type' is 'mamba'"),
-            ({"model_type": "mbart"}, "'model_type' is 'mbart'"),
+            ({"model_type": "plbart"}, "'model_type' is 'plbart'"),
             ({"model_type": None}, "'model_type'"),
             ({"hidden_act": "silo"}, "'hidden_act' is 'silo'"),
             ({"hidden_size": "wide"}, "'hidden_size' is 'wide'"),

@@ -156,7 +156,11 @@ def test_all_that_the_last_token_takes_up_is_restored_together(family: str) -> N
             question.text.likely[-5][-1],
             *reading.ids[-3:],
         )  # as many: the last one's place is the same
-        sites = [f"blocks.{b}.{part}" for b in blocks for part in ("attention.heads", "mlp.update", "residual")]
+        sites = [
+            f"blocks.{b}.{part}"
+            for b in blocks
+            for part in ("attention.heads", "attention.update", "mlp.update", "residual")
+        ]
         sites = [site for site in sites if site in reading.model.blueprint.sites]  # a block may have one part alone
         with read_pairs([TextPair(reading, reading.model.read(list(ids)), -1)], sites) as (pair,):
             search = PartSearch(question, pair)

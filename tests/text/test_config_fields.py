@@ -13,7 +13,8 @@ from glassformer import AutoTokenizer
 from glassformer.ground.errors import CheckpointError
 from glassformer.text.tokenizer_files.config_fields import ALLOWED, FIELDS, SPECIAL_TOKEN_NAMES, TokenizerConfig
 from tests.parity.reference import transformers
-from tests.text.models import ALBERT, DEBERTA, GEMMA, LLAMA, T5, trained
+from tests.text.models import ALBERT, DEBERTA, GEMMA, LLAMA, T5, XLM_ROBERTA, trained
+from tests.text.test_languages import m2m, nllb
 from tests.text.test_leading_space import byte_level
 from tests.text.test_leading_space import write as write_files
 from tests.text.test_tokenizer import assert_same, configured, framed, wordwise, write
@@ -95,6 +96,8 @@ def test_the_loader_asks_for_every_field_that_is_honoured(tmp_path: Path, monkey
     ]
     for number, files in enumerate(folders):
         AutoTokenizer.from_pretrained(write_files(tmp_path / str(number), files))
+    AutoTokenizer.from_pretrained(nllb(tmp_path / "nllb"))
+    AutoTokenizer.from_pretrained(m2m(tmp_path / "m2m", XLM_ROBERTA))
     honoured = {name for name, field in FIELDS.items() if field.use in ("honoured", "superseded")}
     assert honoured - asked == set(SPECIAL_TOKEN_NAMES) - {"unk_token"}  # which WordPiece or SentencePiece needs by name
     assert asked <= honoured

@@ -4043,6 +4043,7 @@ export interface components {
         PartEffect: {
             attention: (number | null) | null;
             block: number;
+            convolution: boolean;
             cross: boolean;
             head: number | null;
             restored: number | null;

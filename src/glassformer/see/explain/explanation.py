@@ -84,19 +84,23 @@ class WordEffect:
 
 @dataclass(frozen=True)
 class PartEffect:
-    """What a head or an MLP carries to the last token: the lead that its value alone brings into the other text."""
+    """What a head, a convolution or an MLP carries to the last token: the lead that its value alone brings into the other
+    text."""
 
     block: int
-    head: int | None  # None: the MLP
+    head: int | None  # None: the MLP, or the convolution
     restored: float  # of the lead's way back
     together: float  # the same with all parts before it in the list
     attention: float | None  # what the head gave to the word
     cross: bool = False  # whether it is one of cross-attention
+    convolution: bool = False  # whether it is the short convolution that a block has in attention's place
 
     @property
     def name(self) -> str:
+        if self.head is None:
+            return f"the {'convolution' if self.convolution else 'MLP'} of block {self.block}"
         kind = "cross-attention's head" if self.cross else "head"
-        return f"the MLP of block {self.block}" if self.head is None else f"{kind} {self.head} of block {self.block}"
+        return f"{kind} {self.head} of block {self.block}"
 
 
 @dataclass(frozen=True)

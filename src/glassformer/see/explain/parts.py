@@ -36,13 +36,15 @@ class Part(NamedTuple):
     """What takes something to the last token."""
 
     block: int
-    head: int | None  # None: the MLP
+    head: int | None  # None: the MLP, or the convolution
     cross: bool = False  # of cross-attention
+    convolution: bool = False  # which some blocks have in attention's place, without heads
 
     @property
     def site(self) -> str:
-        kind = "mlp.update" if self.head is None else "cross.heads" if self.cross else "attention.heads"
-        return f"blocks.{self.block}.{kind}"
+        if self.head is None:
+            return f"blocks.{self.block}.{'attention' if self.convolution else 'mlp'}.update"
+        return f"blocks.{self.block}.{'cross' if self.cross else 'attention'}.heads"
 
 
 def carried_by(question: Question, word: Word, effect: WordEffect) -> tuple[Carried, tuple[Check, ...]] | None:
@@ -55,7 +57,7 @@ def carried_by(question: Question, word: Word, effect: WordEffect) -> tuple[Carr
     if not question.lead.alone and best.answer_id != question.token:
         question = replace(question, lead=Lead(question.token, best.answer_id, alone=True))
     ids = exchanged(question.ids, {word: best.id}, model.tokenizer)
-    kinds = ("attention.heads", "cross.heads", "mlp.update", "residual")
+    kinds = ("attention.heads", "attention.update", "cross.heads", "mlp.update", "residual")
     sites = [f"blocks.{block}.{kind}" for block in range(model.blueprint.blocks) for kind in kinds]
     sites = [site for site in sites if site in model.blueprint.sites]
     with _read_both(question, word, ids, sites) as read:
@@ -70,7 +72,8 @@ def carried_by(question: Question, word: Word, effect: WordEffect) -> tuple[Carr
         word.text, best.text, best.answer, rival, search.here, search.there,
         tuple(
             PartEffect(
-                part.place.block, part.place.head, part.restored, part.together, attention.get(part.place), part.place.cross
+                part.place.block, part.place.head, part.restored, part.together, attention.get(part.place),
+                part.place.cross, part.place.convolution,
             )
             for part in parts
         ),
@@ -176,7 +179,7 @@ class PartSearch:
         return [share for _, share in self._restored_by({count: order[:count] for count in range(1, len(order) + 1)})]
 
     def places(self) -> list[Part]:
-        """The heads and MLPs of the blocks in which most of the lead comes back."""
+        """The heads, convolutions and MLPs of the blocks in which most of the lead comes back."""
         values, shares = self.read.values, self.arrived
         gains = {block: share - shares.get(block - 1, 0.0) for block, share in shares.items()}
         blocks = sorted(sorted(gains, key=lambda block: -gains[block])[: self.question.effort.blocks])
@@ -186,7 +189,9 @@ class PartSearch:
             for cross, kind in ((False, "attention"), (True, "cross"))
             for head in range(len(values.get(f"blocks.{block}.{kind}.heads", ())))
         ]
-        return [*heads, *(Part(block, None) for block in blocks if f"blocks.{block}.mlp.update" in values)]
+        whole = (Part(block, None, convolution=convolution) for block in blocks for convolution in (True, False))
+        with_heads = {head.block for head in heads if not head.cross}
+        return [*heads, *(one for one in whole if one.site in values and not (one.convolution and one.block in with_heads))]
 
     @cached_property
     def arrived(self) -> dict[int, float]:
