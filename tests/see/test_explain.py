@@ -117,7 +117,7 @@ def test_a_part_restores_what_its_value_in_the_other_text_brings_back(family: st
     assert carried is not None
     there, here = lead.of(scores(reading, ids)), lead.of(scores(reading, question.ids))
     assert (carried.lead, carried.lead_instead) == (pytest.approx(here, abs=1e-3), pytest.approx(there, abs=1e-3))
-    sites = [site for site in reading.model.blueprint.sites if site.endswith((".attention.heads", ".mlp.update"))]
+    sites = [site for site in reading.model.blueprint.sites if site.endswith((".attention.heads", ".attention.update", ".mlp.update"))]
     values = reading.values(*sites)
     other_values = reading.model.read(list(ids)).values(*sites)
     for part in carried.parts:
@@ -135,7 +135,7 @@ def put(values: dict[str, Any], parts: Sequence[PartEffect], position: int) -> W
     changes: dict[str, Change] = {}
     for part in parts:
         if part.head is None:
-            site = f"blocks.{part.block}.mlp.update"
+            site = f"blocks.{part.block}.{'attention' if part.convolution else 'mlp'}.update"
             changes[site] = Change(0.0, values[site][-1], [position])
         else:
             site = f"blocks.{part.block}.attention.heads"
