@@ -117,7 +117,8 @@ def test_a_part_restores_what_its_value_in_the_other_text_brings_back(family: st
     assert carried is not None
     there, here = lead.of(scores(reading, ids)), lead.of(scores(reading, question.ids))
     assert (carried.lead, carried.lead_instead) == (pytest.approx(here, abs=1e-3), pytest.approx(there, abs=1e-3))
-    sites = [site for site in reading.model.blueprint.sites if site.endswith((".attention.heads", ".attention.update", ".mlp.update"))]
+    kinds = (".attention.heads", ".attention.update", ".mlp.update")
+    sites = [site for site in reading.model.blueprint.sites if site.endswith(kinds)]
     values = reading.values(*sites)
     other_values = reading.model.read(list(ids)).values(*sites)
     for part in carried.parts:
