@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer import AutoTokenizer, StaticCache, pipeline
+from glassformer import AutoTokenizer, StaticCache, load, pipeline
 from glassformer.compat.auto import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 from glassformer.compat.scratch import Model as ScratchModel
 from glassformer.engine.protocol import Feed
@@ -178,6 +178,13 @@ def recorded() -> Any:
 @cache
 def task(name: str, family: str, head: str) -> Any:
     return pipeline(name, path(family, head))
+
+
+def rerank_in_words() -> Any:
+    """By a model with a chat template, and a vocabulary without a `yes`."""
+    model = load(path("qwen3"))
+    model.tokenizer.chat_template = "{{ messages[1].content }}"
+    return pipeline("rerank", model)
 
 
 fill = partial(task, "fill-mask", "bert", "masked")

@@ -11,7 +11,20 @@ from glassformer.ground.errors import (
     SettingError,
     UnknownArgument,
 )
-from tests.messages.calls import Entry, answer, classify, fill, generate, label, module, path, rerank, translate, zero_shot
+from tests.messages.calls import (
+    Entry,
+    answer,
+    classify,
+    fill,
+    generate,
+    label,
+    module,
+    path,
+    rerank,
+    rerank_in_words,
+    translate,
+    zero_shot,
+)
 
 MESSAGES: dict[str, list[Entry]] = {
     "any task": [
@@ -103,6 +116,12 @@ MESSAGES: dict[str, list[Entry]] = {
          "documents is empty. Give at least one text."),
         (InputError, lambda: rerank()("Hi", ["a"]),
          "… sorts texts into 2 labels; ranking needs a model with one score."),
+        (InputError, lambda: pipeline("rerank", path("gpt2", "causal"))("Hi", ["a"]),
+         "… has no chat template, so it cannot be asked in words whether a document answers a query. Use "
+         "'cross-encoder/ms-marco-MiniLM-L6-v2' or a similar model, without an instruction."),
+        (InputError, lambda: rerank_in_words()("Hi", ["a"]),
+         "… has no token 'yes', and its files name none to score by. Use 'cross-encoder/ms-marco-MiniLM-L6-v2' or a similar "
+         "model."),
         (SettingError, lambda: pipeline("embed", path("bert", "base"), pooling="men"),
          "pooling is 'men'. Did you mean 'mean'? It is one of: cls, max, mean, mean_sqrt_len_tokens, weightedmean, "
          "lasttoken."),

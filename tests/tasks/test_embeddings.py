@@ -16,7 +16,7 @@ import transformers
 from safetensors.numpy import load_file, save_file
 
 from glassformer import load, pipeline
-from glassformer.checkpoint.sentence_pooling import read_sentence_settings
+from glassformer.checkpoint.sentence_pooling import AnswerTokens, read_sentence_settings
 from glassformer.ground.errors import CheckpointError, SettingError
 from tests.tasks.conftest import Make
 
@@ -251,6 +251,8 @@ def test_bad_embed_options_are_refused(sentences: Sentences) -> None:
         ({"config_sentence_transformers_json": {"truncate_dim": 0}}, "'truncate_dim' is 0; it must be a number"),
         ({"modules_json": [{"type": "x.Dense", "path": "2"}], "2__config_json": {"module_input_name": "token_embeddings"}},
          "a Dense module of anything but a text's vector is not supported"),
+        ({"modules_json": [{"type": "x.LogitScore", "path": "1"}], "1__config_json": {"true_token_id": "yes"}},
+         "'true_token_id' and 'false_token_id' are 'yes' and None; they must be tokens' ids"),
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )  # fmt: skip
@@ -268,8 +270,10 @@ def test_unusable_dense_layer_is_refused(sentences: Sentences) -> None:
 
 def test_a_rerankers_modules_say_nothing_of_vectors(sentences: Sentences) -> None:
     modules = [{"type": f"x.{kind}", "path": path} for kind, path in (("Transformer", ""), ("LogitScore", "1_LogitScore"))]
-    settings = read_sentence_settings(sentences(modules_json=modules))
+    score = {"true_token_id": 9, "false_token_id": None, "module_input_name": "causal_logits"}
+    settings = read_sentence_settings(sentences(modules_json=modules, **{"1_LogitScore__config_json": score}))
     assert (settings.stated, settings.pooling, settings.normalize) == (False, ("mean",), False)
+    assert settings.answers == AnswerTokens(9, None)
 
 
 def test_pooling_from_gguf() -> None:

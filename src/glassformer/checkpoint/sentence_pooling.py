@@ -5,6 +5,7 @@ modules.json                    the steps after the model, in order: pooling, de
 2_Dense/                        a linear layer on top, with its own weights
 sentence_bert_config.json       how many tokens it was trained on
 config_sentence_transformers.json   prompts to be put before a text, and how vectors are compared
+1_LogitScore/config.json        of a reranker that writes: the tokens that its score is made of
 """
 
 from __future__ import annotations
@@ -52,6 +53,19 @@ class DenseLayer:
 
 
 @dataclass(frozen=True)
+class AnswerTokens:
+    """What a reranker that writes is scored by: the logit of one token, minus that of another if there is one."""
+
+    true: int
+    false: int | None
+
+    def score(self, logits: Floats) -> Floats:
+        """One number, (1,), of the logits where the answer begins."""
+        negative = np.float32(0) if self.false is None else logits[self.false]
+        return np.asarray([logits[self.true] - negative], np.float32)
+
+
+@dataclass(frozen=True)
 class SentenceSettings:
     stated: bool = False  # whether a checkpoint says how
     pooling: tuple[str, ...] = ("mean",)
@@ -65,6 +79,7 @@ class SentenceSettings:
     pool_prompt: bool = True  # whether a prompt's own tokens are pooled too
     similarity: str = "cosine"
     activation: str | None = None  # of a reranker's score, by its class
+    answers: AnswerTokens | None = None  # of a reranker that writes
 
 
 def read_sentence_settings(
@@ -88,7 +103,9 @@ def read_sentence_settings(
                 layers.append(_dense(path / folder))
             elif kind == "Normalize":
                 settings["normalize"] = True
-            elif kind not in ("Transformer", "Dropout", "LogitScore"):  # the last makes a score, and no vector
+            elif kind == "LogitScore":
+                settings["answers"] = _answers(path / folder / "config.json")
+            elif kind not in ("Transformer", "Dropout"):
                 raise CheckpointError(f"{modules}: a {kind} module is not supported; Pooling, Dense and Normalize are.")
         settings["dense"] = tuple(layers)
     elif (pooling := path / "1_Pooling" / "config.json").exists():
@@ -129,6 +146,16 @@ def _pooling(path: Path) -> dict[str, Any]:
         known = ", ".join(POOLINGS.values())
         raise CheckpointError(f"{path}: the pooling {mode!r} is not known; there are {known}.")
     return {"pooling": tuple(modes), "pool_prompt": bool(config.get("include_prompt", True))}
+
+
+def _answers(path: Path) -> AnswerTokens:
+    config = read_json(path)
+    true, false = config.get("true_token_id"), config.get("false_token_id")
+    if any(type(token) is not int or token < 0 for token in (true, 0 if false is None else false)):
+        raise CheckpointError(
+            f"{path}: 'true_token_id' and 'false_token_id' are {brief(true)} and {brief(false)}; they must be tokens' ids."
+        )
+    return AnswerTokens(true, false)
 
 
 def _dense(folder: Path) -> DenseLayer:

@@ -21,8 +21,9 @@ from glassformer.tasks.embeddings import EmbedTask, FeatureExtractionTask, Simil
 from glassformer.tasks.fill_mask import FillMaskTask
 from glassformer.tasks.generation import SummarizationTask, TextGenerationTask, TextToTextTask, TranslationTask
 from glassformer.tasks.question_answering import QuestionAnsweringTask
+from glassformer.tasks.ranking import RerankTask
 from glassformer.tasks.task import Task
-from glassformer.tasks.text_classification import RerankTask, TextClassificationTask, ZeroShotClassificationTask
+from glassformer.tasks.text_classification import TextClassificationTask, ZeroShotClassificationTask
 from glassformer.tasks.token_classification import TokenClassificationTask
 
 TASKS: Mapping[str, type[Task]] = {

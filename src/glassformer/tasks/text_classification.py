@@ -1,22 +1,22 @@
-"""Tasks over a head that scores whole texts: text-classification, rerank, zero-shot-classification.
+"""Tasks over a head that scores whole texts: text-classification, zero-shot-classification.
 
-Which label a text has, or a text and a second one; documents by how well they answer a query, as a cross-encoder reads them,
-each together with the query; and which of the caller's own labels fits a text, by a model that was trained on entailment:
-each label becomes a sentence, and the model says whether the text entails it (https://arxiv.org/abs/1909.00161).
+Which label a text has, or a text and a second one; and which of the caller's own labels fits a text, by a model that was
+trained on entailment: each label becomes a sentence, and the model says whether the text entails it
+(https://arxiv.org/abs/1909.00161).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from glassformer.ground.errors import InputError, InputTypeError, SettingError
-from glassformer.ground.typecheck import brief
-from glassformer.tasks.forward import EncodedRow, ForwardTask, TruncationOptions, encode_texts, input_rows, softmax
-from glassformer.tasks.task import TaskOptions, check_positive, parse_pair, parse_text
+from glassformer.blueprints import Head
+from glassformer.ground.errors import InputError, SettingError
+from glassformer.tasks.forward import EncodedRow, ForwardTask, TruncationOptions, input_rows, softmax
+from glassformer.tasks.task import TaskOptions, check_positive, parse_pair
 
 FUNCTIONS = ("softmax", "sigmoid", "none")
 BEST = "best"
@@ -38,7 +38,7 @@ class LabelOptions(TruncationOptions):
 class LabelTask(ForwardTask):
     """Tasks over a head that scores whole texts."""
 
-    heads = ("sequence",)
+    heads: ClassVar[tuple[Head, ...]] = ("sequence",)
 
     def split_output(self, output: Any, rows: Sequence[EncodedRow]) -> list[Any]:
         return list(output.logits.float().cpu().numpy())
@@ -81,84 +81,6 @@ def apply_function(logits: Any, function: str | None, problem: str | None, label
         case "sigmoid":
             return 1 / (1 + np.exp(-logits))
     return logits
-
-
-RANKED: Mapping[str, str] = {"Identity": "none", "Sigmoid": "sigmoid"}  # what rerankers' files call a function
-
-
-def stated_function(config: Any, stated: str | None) -> str | None:
-    """What a reranker makes of its score, as its files say; `stated`: by those of sentence-transformers.
-
-    A config names a class, of which the last word counts; nothing of that name is imported.
-    """
-    settings = config.extra_fields.get("sentence_transformers")
-    named = settings.get("activation_fn") if isinstance(settings, Mapping) else None
-    name = stated or named or config.extra_fields.get("sbert_ce_default_activation_function")
-    if name is None:
-        return None
-    function = RANKED.get(str(name).rpartition(".")[2])
-    if function is None:
-        raise SettingError(
-            f"the model's files say {brief(name)} of its scores, which is not known. Say function_to_apply='sigmoid' or "
-            "'none'."
-        )
-    return function
-
-
-@dataclass(frozen=True)
-class RerankOptions(TruncationOptions):
-    POSITIVE: ClassVar = (*TruncationOptions.POSITIVE, "top_k")
-    CHOICES: ClassVar = {"function_to_apply": FUNCTIONS}
-
-    truncation: bool = True  # cut a pair that is too long
-    top_k: int | None = None  # how many of the best; by default all
-    return_documents: bool = False  # each document's text too
-    function_to_apply: str | None = None  # sigmoid or none; by default as the model's files say, or sigmoid
-
-
-class RerankTask(LabelTask):
-    """Documents, best first: `[{"index", "score"}, …]`, with `"text"` too if return_documents asks."""
-
-    name = "rerank"
-    about = "documents by how well they answer a query"
-    suggested = "cross-encoder/ms-marco-MiniLM-L6-v2"
-    example = "'Who wrote Faust?' 'Goethe wrote it.' 'It rained.'"
-    options_type = RerankOptions
-
-    def __call__(self, inputs: Any, documents: Any = None, **options: Any) -> Any:
-        """The order for a query and a list of documents; or for each of many {"query": …, "documents": […]}."""
-        if documents is not None:
-            inputs = {"query": inputs, "documents": documents}
-        elif isinstance(inputs, str):
-            raise InputError("rerank takes a query and documents: rerank('…', ['…', '…']).")
-        return super().__call__(inputs, **options)
-
-    def parse_input(self, value: Any, options: Any) -> tuple[str, list[str]]:
-        if not isinstance(value, Mapping) or "query" not in value or "documents" not in value:
-            raise InputError(f"rerank takes {{'query': …, 'documents': […]}}, not {brief(value)}.")
-        documents = value["documents"]
-        if isinstance(documents, (str, bytes)) or not isinstance(documents, Sequence):
-            raise InputTypeError(f"documents are a list of texts, not {brief(documents)}.")
-        if not documents:
-            raise InputError("documents is empty. Give at least one text.")
-        return parse_text(value["query"]), [parse_text(document) for document in documents]
-
-    def preprocess(self, items: Sequence[tuple[str, list[str]]], options: RerankOptions) -> list[EncodedRow]:
-        if (count := self.model.config.label_count) != 1:
-            raise InputError(f"{self.model.name} sorts texts into {count} labels; ranking needs a model with one score.")
-        owners = [index for index, (_, documents) in enumerate(items) for _ in documents]
-        pairs = [(query, document) for query, documents in items for document in documents]
-        return [EncodedRow(owners[row.owner], row.columns) for row in encode_texts(self, pairs, options)]
-
-    def postprocess(
-        self, item: tuple[str, list[str]], rows: Sequence[EncodedRow], outputs: Sequence[Any], options: RerankOptions
-    ) -> list[dict[str, Any]]:
-        config = self.model.config
-        function = options.function_to_apply or stated_function(config, self.model.sentence.activation)
-        scores = apply_function(np.concatenate(outputs), function, config.problem_type, 1)
-        order = np.argsort(-scores, kind="stable")[: options.top_k].tolist()
-        texts = {index: {"text": item[1][index]} if options.return_documents else {} for index in order}
-        return [{"index": index, "score": float(scores[index]), **texts[index]} for index in order]
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from glassformer.serving.http.errors import Json
 from glassformer.serving.http.openapi import example_answer
 from glassformer.serving.http.settings import check_inputs
 from glassformer.tasks.embeddings import SimilarityTask
+from glassformer.tasks.ranking import RerankTask, judges
 from glassformer.tasks.registry import check_head
-from glassformer.tasks.text_classification import RerankTask
 
 router = APIRouter(tags=["ranking"])
 
@@ -43,7 +43,7 @@ RERANKED = {
 
 @router.post("/v1/rerank", responses=example_answer(RERANKED))
 async def rerank(request: Request, body: RerankRequest) -> Json:
-    """The documents, best first. A model with one label reads query and document together; others compare vectors."""
+    """The documents, best first. A reranker reads query and document together; other models compare vectors."""
     check_inputs("documents", body.documents, context_of(request).limits)
     texts = [document if isinstance(document, str) else document.text for document in body.documents]
     parts = await call_in_parts(request, body.model, texts, lambda model, part: relevance(model, body.query, part))
@@ -59,11 +59,10 @@ async def rerank(request: Request, body: RerankRequest) -> Json:
 
 def relevance(model: Model, query: str, texts: Sequence[str]) -> tuple[list[float], int]:
     """How well each text answers a query, and how many tokens were read for it."""
-    if model.head == "sequence":
-        ranked = RerankTask(model)(query, texts)
-        scores = [answer["score"] for answer in sorted(ranked, key=lambda answer: int(answer["index"]))]
-        tokens = sum(len(ids) for ids in model.tokenizer([query] * len(texts), texts)["input_ids"])
-        return scores, tokens
+    if judges(model):
+        task = RerankTask(model)
+        scores = [answer["score"] for answer in sorted(task(query, texts), key=lambda answer: int(answer["index"]))]
+        return scores, sum(map(len, task.preprocess([(query, list(texts))], task.options)))
     check_head(SimilarityTask, model)
     scores = [float(score) for score in SimilarityTask(model)(query, texts)]
     return scores, sum(len(ids) for ids in model.tokenizer([query, *texts])["input_ids"])
