@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from glassformer.adapters import MODES, PEFT_CONFIG, AdapterMode, apply_adapters, is_adapter, read_adapter, with_adapter_ops
-from glassformer.blueprints import Blueprint, Config, Head, blueprint, read_config, read_text_config
+from glassformer.blueprints import Blueprint, Config, Head, blueprint, drafts, read_config, read_text_config
 from glassformer.blueprints.multimodal import TEXT_FAMILIES, text_tensors
 from glassformer.checkpoint import Checkpoint, StoredTensor, open_at, tiktoken_ranks
 from glassformer.checkpoint.catalogue import CATALOGUE
@@ -145,12 +145,37 @@ class ModelFiles:
             return self.checkpoint.tensors  # weights whose config is missing or unknown can still be listed
         if not isinstance(kind, str) or kind not in TEXT_FAMILIES:
             tensors = with_family_names(self.checkpoint.tensors, self.config.model_type)
-            return separate_experts(tensors, self.config.model_type) if routed else tensors
+            return self._with_separate_experts(tensors) if routed else tensors
         part = text_tensors(self.checkpoint.tensors)
         without = f", without {' and '.join(part.left_out)}" if part.left_out else ""
         name = self.path.name if Path(self.name).exists() else self.name
         note(f"{name}: only the text part of this {kind} model is opened{without}. It reads no images.")
-        return separate_experts(part.tensors, self.config.model_type) if routed else part.tensors
+        return self._with_separate_experts(part.tensors) if routed else part.tensors
+
+    def _with_separate_experts(self, tensors: Mapping[str, StoredTensor]) -> Mapping[str, StoredTensor]:
+        """Those of heads for further tokens stay as they are: they are written as they were read."""
+        kept = {name: tensors[name] for name in drafts.kept_names(self.config, tensors)}
+        own = {name: tensor for name, tensor in tensors.items() if name not in kept}
+        return {**separate_experts(own, self.config.model_type), **kept}
+
+    @cached_property
+    def draft_head(self) -> DraftHead | None:
+        """The head for further tokens that its files have, as a model of its own; None where there is none."""
+        tensors = drafts.head_tensors(self.config, self.tensors)
+        if not tensors:
+            return None
+        if self.config.routed_layers:
+            tensors = separate_experts(tensors, self.config.model_type)
+        return DraftHead(
+            self.name, self.checkpoint, tensors, self.replacement_kind, self.model_type, config_changes=self.config_changes,
+            head_override="causal",
+        )  # fmt: skip
+
+    @property
+    def kept_tensors(self) -> dict[str, StoredTensor]:
+        """Those of heads for further tokens, which are no part of the model itself and are written with it."""
+        tensors = self.tensors
+        return {name: tensors[name] for name in drafts.kept_names(self.config, tensors)}
 
     @cached_property
     def kind(self) -> str:
@@ -189,6 +214,18 @@ class ModelFiles:
 
     def blueprint(self, head: Head | None = None) -> Blueprint:
         return with_adapter_ops(blueprint(self.config, head or self.head), self.adapter_ranks)
+
+
+@dataclass(frozen=True)
+class DraftHead(ModelFiles):
+    """A head for further tokens, whose tensors are some of a model's."""
+
+    @cached_property
+    def config(self) -> Config:
+        """Its logits come from the model's own matrix, unless it has another."""
+        config = drafts.head_config(super().config)
+        assert config is not None
+        return config
 
 
 @contextmanager

@@ -23,8 +23,8 @@ FORMER_TYPES = {"new": "gte"}  # model types as a family's authors called them, 
 VARIANTS = {("gemma3_text", "use_bidirectional_attention"): "embedding_gemma"}  # families whose files say it by a field
 SHARED = frozenset(
     {
-        "blueprint", "bounds", "bridged", "config", "gated_delta", "layer_types", "mla", "multimodal", "other_fields",
-        "routed", "state_space", "synonyms",
+        "blueprint", "bounds", "bridged", "config", "drafts", "gated_delta", "layer_types", "mla", "multimodal",
+        "other_fields", "routed", "state_space", "synonyms",
     }
 )  # fmt: skip
 

@@ -45,6 +45,7 @@ class Config:
     default_label_count: ClassVar[int] = 2
     starts_with_last: ClassVar[bool] = False  # a decoder's input begins with the target's last token: its language
     bounds: ClassVar[Mapping[str, Bounds]] = BOUNDS  # of its numbers
+    is_draft: ClassVar[bool] = False  # whether it is that of a head for a further token (`drafts.py`), as a model
     _attn_implementation: ClassVar[str] = "eager"  # for trainers, which load a second model of transformers like it
     open_by_name: ClassVar[Callable[..., Config]]  # set by `opened`, which can find checkpoints
 
@@ -230,6 +231,11 @@ class Config:
         """The size of the heads that a kind of RoPE turns."""
         size: int = self.head_dim
         return size
+
+    @property
+    def draft_fields(self) -> Mapping[str, Any] | None:
+        """What the block of a head for further tokens has otherwise than the model's; None: the family has no such heads."""
+        return None
 
     @property
     def routed_layers(self) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +34,11 @@ class Config(mla.Config):
     def __post_init__(self) -> None:
         self.rope = replace(self.rope, interleaved=self.rope_interleave)
         super().__post_init__()
+
+    @property
+    def draft_fields(self) -> Mapping[str, Any]:
+        """A head has experts."""
+        return {"first_k_dense_replace": 0}
 
 
 FAMILY = replace(llama.FAMILY, name="DeepseekV3", heads=("causal", "sequence", "token"), modules=mla.FAMILY_MODULES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from glassformer.blueprints import layer_types, llama
+from glassformer.blueprints import drafts, layer_types, llama
 from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
 from glassformer.ground.errors import ConfigError
 
@@ -116,7 +116,7 @@ def fused(b: Builder, c: Config, h: Value) -> Value:
 def blueprint(c: Config, head: Head, recurrence: Any = projected, mlp: llama.MakeMLP = llama.gated_mlp) -> Blueprint:
     """`recurrence`: a layer with a state."""
     b, base, eps = Builder(c), llama.FAMILY.prefix(head), c.rms_norm_eps
-    x = b.embed(f"{base}embed_tokens")
+    x = drafts.embedded(b, c, base, {"offset": 1.0})
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}layers"):
             h = b.norm(x, "input_layernorm", eps, site="attention.input", offset=1.0)

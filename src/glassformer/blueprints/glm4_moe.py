@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from glassformer.blueprints import llama, qwen3, routed
 from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
@@ -25,6 +27,11 @@ class Config(llama.Config, routed.GroupedConfig):
     num_experts_per_tok: int = 8
     moe_intermediate_size: int = 1408
     use_qk_norm: bool = False
+
+    @property
+    def draft_fields(self) -> Mapping[str, Any]:
+        """A head has experts."""
+        return {"first_k_dense_replace": 0}
 
     @property
     def output_bias(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from glassformer.blueprints import deepseek_v3, llama, mla
 from glassformer.blueprints.blueprint import Blueprint, Head
@@ -46,6 +48,11 @@ class Config(deepseek_v3.Config):
                 f"config field 'mlp_layer_types' has to say of each of the {layers} layers whether it is 'dense' or "
                 "'sparse'."
             )
+
+    @property
+    def draft_fields(self) -> Mapping[str, Any]:
+        """A head has experts."""
+        return {"first_k_dense_replace": 0, "mlp_layer_types": ["sparse"]}
 
     @property
     def routed_layers(self) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from glassformer.blueprints import drafts
 from glassformer.blueprints.blueprint import Blueprint, Builder, Family, Head, Value
 from glassformer.blueprints.config import RotaryConfig
 from glassformer.ground.errors import ConfigError
@@ -161,7 +162,7 @@ def states(
 ) -> Value:  # fmt: skip
     """From ids to the last norm's states."""
     eps = c.rms_norm_eps
-    x = b.embed(f"{base}embed_tokens", scale=embedding_scale)
+    x = drafts.embedded(b, c, base, norm, scale=embedding_scale)
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}layers"):
             h = b.norm(x, "input_layernorm", eps, site="attention.input", **norm)

@@ -26,6 +26,7 @@ TEXT_NAMES: Mapping[str, str] = {  # how the text part's tensors begin, and how 
     "model.language_model.": "model.",
     "language_model.": "model.",
     "lm_head.": "lm_head.",
+    "mtp.": "mtp.",
     **{f"model.{own}.": f"model.{own}." for own in ("embed_tokens", "layers", "norm")},
 }
 

@@ -76,7 +76,7 @@ HEAD = "of a head that is not here"
 DERIVED = "follows from other fields"
 FILES = "about the file"
 TOKENIZER = "for the tokenizer"
-DRAFTS = "of layers that guess further tokens, which are not read"
+DRAFTS = "of heads for further tokens, which are no part of the model itself"
 MEMORY = "memory and speed alone"
 
 HARMLESS: Mapping[str, str] = {
@@ -128,7 +128,10 @@ HARMLESS: Mapping[str, str] = {
     **dict.fromkeys(
         ("tokenizer_class", "sep_token_id", "cls_token_id", "unk_token_id", "eod_token_id", "model_max_length"), TOKENIZER
     ),
-    **dict.fromkeys(("num_nextn_predict_layers", "num_mtp_layers", "mtp_layers_block_type"), DRAFTS),
+    **dict.fromkeys((
+            "num_nextn_predict_layers", "num_mtp_layers", "mtp_layers_block_type", "mtp_num_hidden_layers",
+            "mtp_use_dedicated_embeddings",
+        ), DRAFTS),
     "residual_in_fp32": "how a stream of half precision is rounded",
     "prefix": "for pipelines of other libraries",
     "task_specific_params": "read by the tasks that generate",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from glassformer.blueprints import gated_delta, qwen2_moe, qwen3_5_text, qwen3_moe, routed
+from glassformer.blueprints import gated_delta, layer_types, qwen2_moe, qwen3_5_text, qwen3_moe, routed
 from glassformer.blueprints.blueprint import Blueprint, Head
 
 
@@ -23,6 +24,11 @@ class Config(gated_delta.Config, routed.Config):
     norm_topk_prob: bool = True
     moe_intermediate_size: int = 512
     shared_expert_intermediate_size: int = 512
+
+    @property
+    def draft_fields(self) -> Mapping[str, Any]:
+        """A head attends."""
+        return {"layer_types": [layer_types.FULL]}
 
     @classmethod
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:

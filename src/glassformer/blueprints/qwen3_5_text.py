@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from glassformer.blueprints import gated_delta, llama
+from glassformer.blueprints import gated_delta, layer_types, llama
 from glassformer.blueprints.blueprint import Blueprint, Head
 
 
@@ -16,6 +18,11 @@ class Config(gated_delta.Config):
         "vocab_size": 248320, "hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 12288,
         "num_attention_heads": 16, "num_key_value_heads": 4,
     }  # fmt: skip
+
+    @property
+    def draft_fields(self) -> Mapping[str, Any]:
+        """A head attends."""
+        return {"layer_types": [layer_types.FULL]}
 
 
 LAYERS = {  # how PyTorch shows them

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from glassformer.blueprints import gated_delta, qwen2_moe, qwen3_5_text, qwen3_moe
+from glassformer.blueprints import gated_delta, layer_types, qwen2_moe, qwen3_5_text, qwen3_moe
 from glassformer.blueprints.blueprint import Blueprint, Head
 
 
@@ -22,6 +24,11 @@ class Config(gated_delta.Config, qwen3_moe.SomeExperts):
     norm_topk_prob: bool = True
     moe_intermediate_size: int = 512
     shared_expert_intermediate_size: int = 512
+
+    @property
+    def draft_fields(self) -> Mapping[str, Any]:
+        """A head attends, and has experts."""
+        return {"layer_types": [layer_types.FULL], "mlp_only_layers": [], "decoder_sparse_step": 1}
 
 
 FAMILY = replace(

@@ -159,6 +159,8 @@ class PreTrainedModel(FamiliarClass, FromPretrained, ModelParts):
 
     transformers_classes = ("transformers.modeling_utils.PreTrainedModel",)
     weight_files: WeightFiles | None = None
+    kept_tensors: Mapping[str, StoredTensor] = {}  # of its files, that are no parameters: heads for further tokens
+    draft_head: ModelFiles | None = None  # the one that drafts
     use_gpu_engine: bool = True  # on a GPU, where nobody has hooks on the model or has changed its modules
     changes: Mapping[str, Change] = {}  # in every call, by site; replaced, never filled
     config: Any
@@ -312,7 +314,8 @@ def load(
     """
     config = opened.config.with_changes(changes or {})
     opened.check_sizes(config)
-    stored = dict(opened.tensors)
+    kept = opened.kept_tensors
+    stored = {name: tensor for name, tensor in opened.tensors.items() if name not in kept}
     dtype = dtype or stored_dtype(config, stored)
     with torch.device("meta"):
         model = cls(config)
@@ -327,6 +330,7 @@ def load(
     model.generation_config = opened.settings
     model.name_or_path = config.name_or_path = opened.name
     model.weight_files = ParameterFiles(model, (tensor.file for tensor in stored.values()))
+    model.kept_tensors, model.draft_head = kept, opened.draft_head
     return model.eval()
 
 
@@ -532,6 +536,11 @@ def tensors_to_save(model: Any, values: Mapping[str, Tensor] | None = None) -> d
     return model.base_model.stored_form(tensors)  # type: ignore[no-any-return]
 
 
+def _kept_dtype(stored: StoredTensor) -> torch.dtype:
+    """In which a tensor is written that is kept as it was read; packed ones expand."""
+    return torch.float32 if stored.packed else STORED_DTYPES[stored.kind]
+
+
 def save(model: Any, folder: Path, max_shard_size: str | int, values: Mapping[str, Tensor] | None = None) -> None:
     from huggingface_hub import save_torch_state_dict
     from safetensors import SafetensorError
@@ -551,8 +560,9 @@ def save(model: Any, folder: Path, max_shard_size: str | int, values: Mapping[st
         settings = json.dumps(model.generation_config.to_dict(), indent=2) + "\n"
         (work / "generation_config.json").write_text(settings, "utf-8")
         try:
+            kept = {name: as_tensor(tensor, _kept_dtype(tensor)) for name, tensor in model.kept_tensors.items()}
             save_torch_state_dict(
-                tensors_to_save(model, values), work, max_shard_size=max_shard_size, metadata={"format": "pt"}
+                {**kept, **tensors_to_save(model, values)}, work, max_shard_size=max_shard_size, metadata={"format": "pt"}
             )
         except SafetensorError as error:  # its errors of reading and writing are no OSError
             raise write_error(folder, str(error)) from error

@@ -46,9 +46,13 @@ def _role(op: Op, weight: Weight) -> Role:
 
 def stored_roles(opened: ModelFiles) -> dict[int, Role]:
     """What each stored tensor that packing matters for is there for, by its identity; names have too much history."""
-    roles = weight_roles(opened.blueprint())
-    tensors = resolve_names(opened.tensors, tuple(roles))
-    return {id(tensor): roles[name] for name, tensor in tensors.items() if roles[name] != "plain"}
+    found: dict[int, Role] = {}
+    for part in (opened.draft_head, opened):  # what a head shares with the model has the role that it has there
+        if part is not None:
+            roles = weight_roles(part.blueprint())
+            tensors = resolve_names(part.tensors, tuple(roles))
+            found |= {id(tensor): roles[name] for name, tensor in tensors.items() if roles[name] != "plain"}
+    return found
 
 
 def kind_for(role: Role, columns: int, kind: str) -> str | None:

@@ -1,0 +1,97 @@
+"""Multi-token prediction: a head that guesses the token after the next one (https://arxiv.org/abs/2412.19437).
+
+    input = fc(norm(vector of token t + 1), norm(the model's last states at t)) → one of the family's blocks → norm → logits
+    for token t + 2
+
+So a head is a model of one block, of its family, in which a token's vector is put together with a state: this is how
+everybody knows it, as a config and a blueprint of its own. It shares the table of tokens and the matrix of the logits with
+the model, unless a file has others for it. Its own last states take the place of the model's where it goes on from its own
+guess.
+
+Files call its parts otherwise: `mtp.*` (Qwen), or a layer behind the last one (DeepSeek, GLM). Of several heads the first
+one is used; all of them are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+from glassformer.blueprints.blueprint import Builder, Value
+from glassformer.blueprints.config import Config
+
+GIVEN = "embedding"  # the site of a head's blueprint at which the states stand that it goes on from
+SHARED = ("model.embed_tokens.weight", "lm_head.weight")  # with the model
+PARTS: Mapping[str, str] = {  # how names begin in files, and in the head; N: how many layers the model has
+    "mtp.layers.0.": "model.layers.0.",
+    "mtp.layers.": "",  # of further heads
+    "mtp.": "model.",
+    "model.layers.N.eh_proj.": "model.fc.",
+    "model.layers.N.enorm.": "model.pre_fc_norm_embedding.",
+    "model.layers.N.hnorm.": "model.pre_fc_norm_hidden.",
+    "model.layers.N.shared_head.norm.": "model.norm.",
+    "model.layers.N.shared_head.head.": "lm_head.",
+    "model.layers.N.embed_tokens.": "model.embed_tokens.",
+    "model.layers.N.": "model.layers.0.",
+}  # fmt: skip
+COUNTS = ("mtp_num_hidden_layers", "num_nextn_predict_layers")  # by which configs say how many there are
+
+
+def head_config(config: Config) -> Config | None:
+    """The config of a family's head, as a model of one block; None where the family has none."""
+    if config.draft_fields is None:
+        return None
+    values = {f.name: getattr(config, f.name) for f in fields(config)}
+    return _config_class(type(config))(  # type: ignore[arg-type]  # a class is hashable
+        **values | {"num_hidden_layers": 1} | dict(config.draft_fields)
+    )
+
+
+@cache
+def _config_class(kind: type[Config]) -> type[Config]:
+    return type(kind.__name__, (kind,), {"is_draft": True, "__module__": kind.__module__})
+
+
+def heads_promised(config: Config) -> int:
+    """How many heads a config says that the model was trained with."""
+    counts = (config.extra_fields.get(name) for name in COUNTS)
+    return next((count for count in counts if isinstance(count, int)), 0)
+
+
+def part_name(config: Config, name: str) -> str | None:
+    """What a head's tensor is called in the head; "" for those of a further one, None for the model's own."""
+    if config.draft_fields is None:
+        return None
+    layers = config.num_hidden_layers
+    for stored, own in PARTS.items():
+        beginning = stored.replace(".N.", f".{layers}.")
+        if name.startswith(beginning):
+            return own and own + name.removeprefix(beginning)
+    block = name.removeprefix("model.layers.").partition(".")[0] if name.startswith("model.layers.") else ""
+    return "" if block.isdecimal() and int(block) > layers else None
+
+
+def head_tensors(config: Config, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The first head's tensors under its own names, with those that it shares; empty where there are none."""
+    own = {part: tensor for name, tensor in tensors.items() if (part := part_name(config, name))}
+    if "model.fc.weight" not in own:
+        return {}
+    return {**{name: tensors[name] for name in SHARED if name in tensors}, **own}
+
+
+def kept_names(config: Config, names: Iterable[str]) -> list[str]:
+    """Those tensors that belong to heads, and not to the model itself."""
+    return [name for name in names if part_name(config, name) is not None]
+
+
+def embedded(b: Builder, c: Any, base: str, norm: Mapping[str, Any], **options: Any) -> Value:
+    """What enters the first block: vectors of tokens, or, in a head, these together with the states that it goes on from."""
+    if not c.is_draft:
+        return b.embed(f"{base}embed_tokens", **options)
+    tokens = b.embed(f"{base}embed_tokens", site=None, **options)
+    states = b.identity(tokens, GIVEN)  # whoever runs it puts the states here
+    tokens = b.norm(tokens, f"{base}pre_fc_norm_embedding", c.rms_norm_eps, **norm)
+    states = b.norm(states, f"{base}pre_fc_norm_hidden", c.rms_norm_eps, **norm)
+    return b.linear(b.join((tokens, states), base.rstrip(".")), f"{base}fc", c.hidden_size)
