@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ from glassformer.blueprints.bert import classification_scores
 from glassformer.blueprints.blueprint import Blueprint, Builder, Family, Head, Value
 from glassformer.ops.op import Weight
 
+Embedded = Callable[[Builder, Any, str, str], Value]
+Stack = Callable[..., Value]
 FIRST = 2  # the row of the position table that the first token gets
 EPS = 1e-5  # of every norm; the config does not say
 
@@ -167,22 +170,18 @@ def prenorm_stack(b: Builder, c: Config, x: Value, base: str, name: str, encoded
     return b.norm(x, f"{base}{name}.layer_norm", EPS, site="final", how="layer")
 
 
-def vocabulary_scores(b: Builder, c: Config, x: Value) -> None:
-    """The head that writes, with a bias that is stored but was never trained."""
-    b.scores(x, "lm_head", c.vocab_size, bias=Weight("final_logits_bias", (1, c.vocab_size)), tied=c.tie_word_embeddings)
-
-
-def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
+def blueprint(
+    c: Config, head: Head = "seq2seq", embedded: Embedded = embedded, stack: Stack = stack, biased: bool = True
+) -> Blueprint:
+    """`embedded`: a stack's tokens as its first block takes them; `biased`: whether the head that writes has a bias, which
+    is stored but was never trained."""
     b, base = Builder(c), FAMILY.prefix(head)
     with b.encoder():
         encoded = stack(b, c, embedded(b, c, base, "encoder"), base, "encoder")
-    return build(b, c, stack(b, c, embedded(b, c, base, "decoder"), base, "decoder", encoded), head)
-
-
-def build(b: Builder, c: Config, x: Value, head: Head) -> Blueprint:
-    """The decoder's states with the heads that BART has."""
+    x = stack(b, c, embedded(b, c, base, "decoder"), base, "decoder", encoded)
     if head == "seq2seq":
-        vocabulary_scores(b, c, x)
+        bias = Weight("final_logits_bias", (1, c.vocab_size)) if biased else False
+        b.scores(x, "lm_head", c.vocab_size, bias=bias, tied=c.tie_word_embeddings)
     elif head == "sequence":
         classification_scores(b, c, x, "classification_head", "tanh", pool="eos")
     else:

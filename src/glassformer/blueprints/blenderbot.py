@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from glassformer.blueprints import bart
-from glassformer.blueprints.bart import prenorm_stack
 from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
 
 
@@ -44,10 +43,4 @@ def embedded(b: Builder, c: bart.Config, base: str, name: str) -> Value:
 
 
 def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
-    b, base = Builder(c), FAMILY.prefix(head)
-    with b.encoder():
-        encoded = prenorm_stack(b, c, embedded(b, c, base, "encoder"), base, "encoder")
-    x = prenorm_stack(b, c, embedded(b, c, base, "decoder"), base, "decoder", encoded)
-    if head == "seq2seq":
-        bart.vocabulary_scores(b, c, x)
-    return b.build(head)
+    return bart.blueprint(c, head, embedded, bart.prenorm_stack)

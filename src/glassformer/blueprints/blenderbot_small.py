@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from glassformer.blueprints import bart, blenderbot
-from glassformer.blueprints.bart import EPS, stack
+from glassformer.blueprints.bart import EPS
 from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
 
 
@@ -47,10 +47,4 @@ def embedded(b: Builder, c: Config, base: str, name: str) -> Value:
 
 
 def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
-    b, base = Builder(c), FAMILY.prefix(head)
-    with b.encoder():
-        encoded = stack(b, c, embedded(b, c, base, "encoder"), base, "encoder")
-    x = stack(b, c, embedded(b, c, base, "decoder"), base, "decoder", encoded)
-    if head == "seq2seq":
-        bart.vocabulary_scores(b, c, x)
-    return b.build(head)
+    return bart.blueprint(c, head, embedded)

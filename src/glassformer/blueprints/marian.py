@@ -56,10 +56,4 @@ def embedded(b: Builder, c: bart.Config, base: str, name: str) -> Value:
 
 
 def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
-    b, base = Builder(c), FAMILY.prefix(head)
-    with b.encoder():
-        encoded = bart.stack(b, c, embedded(b, c, base, "encoder"), base, "encoder")
-    x = bart.stack(b, c, embedded(b, c, base, "decoder"), base, "decoder", encoded)
-    if head == "seq2seq":
-        bart.vocabulary_scores(b, c, x)
-    return b.build(head)
+    return bart.blueprint(c, head, embedded)

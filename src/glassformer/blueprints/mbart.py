@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from glassformer.blueprints import bart
-from glassformer.blueprints.bart import embedded, prenorm_stack
-from glassformer.blueprints.blueprint import Blueprint, Builder, Head
+from glassformer.blueprints.blueprint import Blueprint, Head
 
 
 @dataclass(kw_only=True)
@@ -29,7 +28,4 @@ FAMILY = replace(bart.FAMILY, name="MBart")
 
 
 def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
-    b, base = Builder(c), FAMILY.prefix(head)
-    with b.encoder():
-        encoded = prenorm_stack(b, c, embedded(b, c, base, "encoder"), base, "encoder")
-    return bart.build(b, c, prenorm_stack(b, c, embedded(b, c, base, "decoder"), base, "decoder", encoded), head)
+    return bart.blueprint(c, head, stack=bart.prenorm_stack)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from glassformer.blueprints import bart, marian
-from glassformer.blueprints.bart import prenorm_stack
-from glassformer.blueprints.blueprint import Blueprint, Builder, Head
+from glassformer.blueprints.blueprint import Blueprint, Head
 from glassformer.blueprints.bounds import BOUNDS, MAX_SINUSOIDS, Bounds
-from glassformer.blueprints.marian import embedded
 
 
 @dataclass(kw_only=True)
@@ -34,10 +32,4 @@ FAMILY = replace(marian.FAMILY, name="Pegasus", class_suffixes={})
 
 
 def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
-    b, base = Builder(c), FAMILY.prefix(head)
-    with b.encoder():
-        encoded = prenorm_stack(b, c, embedded(b, c, base, "encoder"), base, "encoder")
-    x = prenorm_stack(b, c, embedded(b, c, base, "decoder"), base, "decoder", encoded)
-    if head == "seq2seq":
-        bart.vocabulary_scores(b, c, x)
-    return b.build(head)
+    return bart.blueprint(c, head, marian.embedded, bart.prenorm_stack)
