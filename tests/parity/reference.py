@@ -14,6 +14,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 import torch
 import transformers
+from transformers.models.t5gemma.configuration_t5gemma import T5GemmaModuleConfig
 
 from tests.parity.configs import (
     DECODERS,
@@ -78,6 +79,9 @@ AUTO = {  # our word for a head: how its Auto class ends, with the reference and
 
 def config(model_type: str, **changes: Any) -> Any:
     fields = {**TINY[model_type], **changes}
+    if model_type == "t5gemma":  # whose stacks have configs of their own, here changed alike
+        alike = {name: changes[name] for name in changes.keys() & T5GemmaModuleConfig().to_dict().keys()}
+        fields |= {stack: {**fields[stack], **alike} for stack in ("encoder", "decoder")}
     if model_type == "gemma4_text":  # whose blocks have a vector for each token, too
         fields["vocab_size_per_layer_input"] = fields["vocab_size"]
     if model_type == "embedding_gemma":  # which is Gemma 3 by a field
@@ -105,6 +109,7 @@ def build(model_type: str, head: str = "CausalLM", dtype: torch.dtype = torch.fl
         "GemmaRMSNorm",
         "Gemma2RMSNorm",
         "Gemma3RMSNorm",
+        "T5GemmaRMSNorm",
         "NemotronLayerNorm1P",
         "Qwen3_5RMSNorm",
         "Qwen3_5MoeRMSNorm",

@@ -55,6 +55,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeRMSNorm, Qw
 from transformers.models.seed_oss.modeling_seed_oss import SeedOssRMSNorm
 from transformers.models.smollm3.modeling_smollm3 import SmolLM3RMSNorm
 from transformers.models.t5.modeling_t5 import T5LayerNorm
+from transformers.models.t5gemma.modeling_t5gemma import T5GemmaRMSNorm
 from transformers.models.umt5.modeling_umt5 import UMT5LayerNorm
 
 from glassformer.torch.positions import RotaryPositions
@@ -64,6 +65,7 @@ from tests.parity.compare import ids_for, load, ragged
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 NORMS = (
+    T5GemmaRMSNorm,
     UMT5LayerNorm,
     LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm, T5LayerNorm, MT5LayerNorm, Phi3RMSNorm, Olmo2RMSNorm,
     Olmo3RMSNorm, GraniteRMSNorm, SmolLM3RMSNorm, MixtralRMSNorm, OlmoeRMSNorm, Qwen3MoeRMSNorm, GptOssRMSNorm,

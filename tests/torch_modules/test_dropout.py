@@ -58,6 +58,7 @@ RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand i
     "t5": {"dropout_rate": 0.21},
     "mt5": {"dropout_rate": 0.21},
     "umt5": {"dropout_rate": 0.21},
+    "t5gemma": {**LLAMA, "dropout_rate": 0.11},
     **{family: {**BART, "classifier_dropout": 0.41} for family in ("bart", "mbart")},
     **dict.fromkeys(("marian", "pegasus", "m2m_100", "blenderbot", "blenderbot-small"), BART),
     "scratch": {"dropout": 0.21},

@@ -101,8 +101,8 @@ class Blueprint:
 
     @property
     def token_table(self) -> Weight:
-        """The vectors of its tokens."""
-        return next(self.ops_of(Embed)).weights[0]
+        """The vectors of its tokens; of an encoder-decoder, those that it writes."""
+        return next(table for table in self.ops_of(Embed) if not table.stack).weights[0]
 
     def check_equations(self, what: str) -> None:
         """Refuse what reads the equations of the ops, where there are none; `what`: in the words of a message."""
@@ -168,7 +168,9 @@ class Family:
         ""  # gates and ups, where files have all experts in one tensor
     )
     scales_states: bool = False  # what scores are multiplied by is applied to the states
-    scaled_vectors: bool = False  # a caller's vectors are scaled, as those of ids are
+    scaled_vectors: bool = False  # a caller's vectors are scaled, as those of ids are; of an encoder-decoder the target's
+    scaled_source: bool = False  # and the source's
+    shares_embedding: bool = True  # an encoder-decoder has a token embedding beside its stacks
     shifts_source: bool = False  # without a target, the decoder gets the source itself, shifted right
 
     def prefix(self, head: Head) -> str:

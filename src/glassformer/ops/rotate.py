@@ -68,7 +68,9 @@ class Rotate(Op):
         return x
 
     def write_modules(self, derivation: Any, index: int) -> None:
-        name = next(name for name, rope in derivation.config.ropes.items() if rope == self.rope)
+        homes = ((), derivation.root(self))  # of the tables of all stacks, and of its own
+        ropes = derivation.config.ropes.items()
+        name = next(name for name, rope in ropes if rope == self.rope and path_of(name)[:-1] in homes)
         derivation.add(index, path_of(self.module), step(rotate, name))
 
     def lower(self, writer: ProgramWriter, index: int) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from glassformer.engine.program import BufferShape, MatrixRef, StepKind, TokenScope
 from glassformer.ground.errors import ExecutorError
+from glassformer.ops.embed import Embed
 from glassformer.ops.module_steps import At, Path, Values, call, part, path_of, step
 from glassformer.ops.op import ArithmeticDraft, Array, Op, TokenContext, Weight
 from glassformer.ops.products import explain_scaled_product, matrix_ref, product
@@ -135,7 +136,8 @@ def build_scores(
 ) -> Value:  # fmt: skip
     """The last layer; a tied one has no weight of its own, and some have a bias stored under another name. `dropout`: of
     what it reads, in training."""
-    table = b.ops[0].weights[0].name if tied else f"{module}.weight"
+    tables = (op for op in b.ops if isinstance(op, Embed) and not op.stack)
+    table = next(tables).weights[0].name if tied else f"{module}.weight"
     weights: dict[str, tuple[int, ...]] = {table: (out, x.width)}
     if bias:
         added = Weight(f"{module}.bias", (out,)) if bias is True else bias

@@ -163,7 +163,7 @@ class BaseModel(FamilyModule):
         """A pass for tokens at these positions; `lengths`: of the rows' texts, if they do not end with these tokens."""
         rows = RotaryPositions(positions, mask.real_tokens, lengths)
         dtype = self.token_embedding.weight.dtype
-        rotary = {name: part(self, (name,))(rows, dtype) for name in self.config.ropes}
+        rotary = {name: part(self, path_of(name))(rows, dtype) for name in self.config.ropes}
         present = mask.present if self._keeps_states else None
         return ForwardPass(mask, positions, rotary, cache, tap, source, segments, present=present)
 

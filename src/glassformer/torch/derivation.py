@@ -90,6 +90,7 @@ class Derivation:
 
     def __init__(self, config: Config, family: Family, blueprint: Blueprint, ops: Iterable[int]) -> None:
         self.config: Any = config
+        self._extra: Mapping[Path, nn.Module] = {}  # modules that no op stands for
         self.family = family
         self.ops = types_first(blueprint.ops) if family.types_first else list(blueprint.ops)
         self.indices = list(ops)
@@ -441,8 +442,9 @@ class Derivation:
     # Containers to modules
 
     def attach(self, model: nn.Module, extra: Mapping[str, nn.Module] | None = None) -> None:
-        """Put the modules into a model."""
-        self._fill(model, (), extra or {})
+        """Put the modules into a model; `extra`: more of them, by name."""
+        self._extra = {path_of(name): part for name, part in (extra or {}).items()}
+        self._fill(model, ())
 
     def _children(self, path: Path) -> list[str]:
         """The names of a module's children, in their order."""
@@ -472,7 +474,8 @@ class Derivation:
         name, _, child = name.removesuffix("]").partition("[")
         return _matches(path, path_of(name)) and (not child or any(below(leaf, (*path, child)) for leaf in self.leaves))
 
-    def _fill(self, module: nn.Module, path: Path, extra: Mapping[str, nn.Module]) -> None:
+    def _fill(self, module: nn.Module, path: Path) -> None:
+        extra = {leaf[-1]: module for leaf, module in self._extra.items() if leaf[:-1] == path}
         for (*home, name), make in self.parameters.items():
             if tuple(home) == path:
                 module.register_parameter(name, make())
@@ -510,7 +513,7 @@ class Derivation:
         for name, value in attributes.items():
             setattr(module, name, value)
         self._number_state(module, path)
-        self._fill(module, path, {})
+        self._fill(module, path)
         if path in self.callable:
             module.plan = self.plan(path)
         if isinstance(module, CrossAttention):

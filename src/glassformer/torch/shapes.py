@@ -196,15 +196,16 @@ class EncoderDecoder(BaseModel):
     decoder: Any
 
     def add_modules(self, derivation: Derivation, described: Blueprint) -> None:
-        """The token embedding is `shared`; each stack has one too, which usually has the same weight."""
-        self.embedding_path = ("shared",)
+        """The token embedding is `shared`; each stack has one too, which usually has the same weight. In some families each
+        has its own, and there is no other."""
         op = described.ops[0]
         target = next(table for table in described.ops_of(Embed) if not table.stack)
         stacks = ("encoder", "decoder") if self.has_decoder else ("encoder",)
-        for path in (("shared",), *((stack, "embed_tokens") for stack in stacks)):
-            rows, size = op.weights[0].shape
+        shared = [("shared",)] if self.declared.shares_embedding else []
+        self.embedding_path = shared[0] if shared else (stacks[-1], "embed_tokens")
+        for path in (*shared, *((stack, "embed_tokens") for stack in stacks)):
             table = next(described.ops_of(Embed)) if path[0] != "decoder" else target
-            derivation.leaves[path] = partial(Embedding, rows, size, table.options["scale"])
+            derivation.leaves[path] = partial(Embedding, *table.weights[0].shape, table.options["scale"])
         self._tied = [(stack, "embed_tokens") for stack in stacks if op.module == "shared"]
 
     def add_plans(self, derivation: Derivation, described: Blueprint) -> None:
@@ -226,7 +227,9 @@ class EncoderDecoder(BaseModel):
         return vectors * self.token_embedding.scale if self.declared.scaled_vectors else vectors
 
     def embed_source(self, ids: Tensor | None, vectors: Tensor | None = None) -> Tensor:
-        return self.encoder.embed_tokens(ids) if vectors is None else vectors
+        if vectors is None:
+            return self.encoder.embed_tokens(ids)
+        return vectors * self.encoder.embed_tokens.scale if self.declared.scaled_source else vectors
 
     def encode(self, x: Tensor, p: ForwardPass) -> Tensor:
         """Embedded source tokens to the encoder's final states."""

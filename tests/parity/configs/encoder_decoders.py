@@ -14,6 +14,11 @@ BART: dict[str, Any] = {
     "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 80, "max_position_embeddings": 64,
     "scale_embedding": True,
 }  # fmt: skip
+GEMMA: dict[str, Any] = {  # a stack of T5Gemma's
+    "vocab_size": 140, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 72,
+    "max_position_embeddings": 64, "query_pre_attn_scalar": 24, "sliding_window": 6, "attn_logit_softcapping": 3.0,
+    "final_logit_softcapping": 4.0,
+}  # fmt: skip
 BARTS = ("bart", "marian", "pegasus", "mbart", "m2m_100", "blenderbot", "blenderbot-small")  # built of BART's parts
 TINY: dict[str, dict[str, Any]] = {
     "t5": T5,
@@ -28,8 +33,13 @@ TINY: dict[str, dict[str, Any]] = {
     "blenderbot": {**BART, "encoder_no_repeat_ngram_size": 0},
     "blenderbot-small": BART,
     "m2m_100": {**BART, "activation_function": "relu"},
+    "t5gemma": {
+        "vocab_size": 140, "decoder_start_token_id": 2,
+        "encoder": {**GEMMA, "hidden_size": 32, "num_hidden_layers": 3, "sliding_window": 4},
+        "decoder": {**GEMMA, "hidden_size": 48, "num_hidden_layers": 4, "head_dim": 14, "num_key_value_heads": 1},
+    },
 }  # fmt: skip
-NOT_ON_GPU = {"blenderbot-small": "adds positions to a norm's result"}
+NOT_ON_GPU = {"blenderbot-small": "adds positions to a norm's result", "t5gemma": "caps its scores softly"}
 SINUSOIDAL = ("marian", "pegasus", "m2m_100")  # whose positions follow from the config
 HEADS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(TINY, ("base", "seq2seq")),
@@ -79,8 +89,35 @@ def _m2m_100(draw: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _t5gemma(draw: random.Random) -> dict[str, Any]:
+    def stack() -> dict[str, Any]:
+        groups, layers = draw.choice([1, 2, 3]), draw.randint(1, 4)
+        heads = groups * draw.choice([1, 2])
+        kinds = ["sliding_attention", "full_attention"]
+        return {
+            "vocab_size": vocabulary, "num_key_value_heads": groups, "num_attention_heads": heads,
+            "hidden_size": heads * draw.choice([6, 10]), "head_dim": draw.choice([4, 10, 16]), "num_hidden_layers": layers,
+            "intermediate_size": draw.choice([24, 56]), "query_pre_attn_scalar": draw.choice([4, 20]),
+            "sliding_window": draw.choice([1, 3, 8]), "attention_bias": draw.random() < 0.3,
+            "layer_types": draw.choice([None, [draw.choice(kinds) for _ in range(layers)]]),
+            "attn_logit_softcapping": draw.choice([None, 2.0, 5.0]), "rms_norm_eps": draw.choice([1e-6, 1e-4]),
+            "final_logit_softcapping": draw.choice([None, 3.0]), "max_position_embeddings": 64,
+            "hidden_activation": draw.choice(["gelu_pytorch_tanh", "silu"]),
+            "rope_parameters": draw.choice([
+                {"rope_type": "default", "rope_theta": 500.0}, {"rope_type": "linear", "factor": 3.0, "rope_theta": 1e4},
+            ]),
+        }  # fmt: skip
+
+    vocabulary = draw.randint(60, 200)
+    return {
+        "vocab_size": vocabulary, "encoder": stack(), "decoder": stack(), "tie_word_embeddings": draw.random() < 0.5,
+        "decoder_start_token_id": 2,
+    }  # fmt: skip
+
+
 RANDOM = {
     "t5": _t5, "mt5": _t5, "umt5": _t5,
     "bart": _bart, "blenderbot": _bart, "blenderbot-small": _bart,
     "marian": _marian, "pegasus": _bart, "mbart": _mbart, "m2m_100": _m2m_100,
+    "t5gemma": _t5gemma,
 }  # fmt: skip
