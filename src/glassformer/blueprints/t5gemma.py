@@ -9,7 +9,6 @@ from typing import Any, Self
 from glassformer.blueprints import gemma2, llama
 from glassformer.blueprints.blueprint import Blueprint, Builder, Family, Head, Value
 from glassformer.blueprints.layer_types import rope_object
-from glassformer.ground.errors import ConfigError
 from glassformer.ops.rope import Rope
 
 WHOLE = (  # fields of files that are of both stacks; the others are the decoder's
@@ -48,7 +47,7 @@ class Config(gemma2.Config):
 
     encoder: Any = field(default_factory=lambda: SourceConfig.read(stack_fields({}, "encoder")))  # its own config
     dropout_rate: float = 0.0
-    decoder_start_token_id: int | None = None
+    decoder_start_token_id: int | None = 2
 
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> Self:
@@ -57,15 +56,14 @@ class Config(gemma2.Config):
             return super().read(raw)
         decoder = stack_fields(raw, "decoder")
         whole = {name: value for name, value in raw.items() if name not in ("encoder", "decoder", "vocab_size")}
-        start = {"decoder_start_token_id": decoder.get("bos_token_id")}
-        return super().read({**start, **decoder, **whole, "encoder": SourceConfig.read(stack_fields(raw, "encoder"))})
+        if whole.get("decoder_start_token_id") is None:
+            whole["decoder_start_token_id"] = decoder.get("bos_token_id")
+        return super().read({**decoder, **whole, "encoder": SourceConfig.read(stack_fields(raw, "encoder"))})
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.encoder, Mapping):
-            object.__setattr__(self, "encoder", SourceConfig.read(stack_fields({"encoder": self.encoder}, "encoder")))
         if not isinstance(self.encoder, gemma2.Config):
-            raise ConfigError(f"config field 'encoder' is {self.encoder!r}; it must be an object.")
+            object.__setattr__(self, "encoder", SourceConfig.read(stack_fields({"encoder": self.encoder}, "encoder")))
 
     @property
     def encoder_layers(self) -> int:

@@ -205,7 +205,8 @@ class EncoderDecoder(BaseModel):
         self.embedding_path = shared[0] if shared else (stacks[-1], "embed_tokens")
         for path in (*shared, *((stack, "embed_tokens") for stack in stacks)):
             table = next(described.ops_of(Embed)) if path[0] != "decoder" else target
-            derivation.leaves[path] = partial(Embedding, *table.weights[0].shape, table.options["scale"])
+            rows, size = table.weights[0].shape
+            derivation.leaves[path] = partial(Embedding, rows, size, table.options["scale"])
         self._tied = [(stack, "embed_tokens") for stack in stacks if op.module == "shared"]
 
     def add_plans(self, derivation: Derivation, described: Blueprint) -> None:
