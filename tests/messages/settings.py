@@ -114,6 +114,9 @@ MESSAGES: dict[str, list[Entry]] = {
         (SettingError, lambda: decoder().chat(TEXT, assistant_model=pair_module()),
          "assistant_model must have the same vocabulary and kind as …: BartForConditionalGeneration is bart of 12 "
          "tokens, not 256."),
+        (SettingError, lambda: decoder().chat(TEXT, assistant_model="mtp"),
+         "assistant_model='mtp' means a model's own head for further tokens, and … has none. Leave it out, or name a "
+         "smaller model of the same vocabulary."),
     ],
     "values": [
         (SettingError, lambda: setting(max_new_tokens=0),

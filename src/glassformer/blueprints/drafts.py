@@ -54,10 +54,14 @@ def _config_class(kind: type[Config]) -> type[Config]:
     return type(kind.__name__, (kind,), {"is_draft": True, "__module__": kind.__module__})
 
 
-def heads_promised(config: Config) -> int:
-    """How many heads a config says that the model was trained with."""
-    counts = (config.extra_fields.get(name) for name in COUNTS)
-    return next((count for count in counts if isinstance(count, int)), 0)
+def no_head(name: str, config: Any) -> str:
+    """Why a model cannot draft for itself."""
+    promised = any(getattr(config, count, 0) for count in COUNTS)
+    reason = "none, though its config speaks of one: its files leave it out" if promised else "none"
+    return (
+        f"assistant_model='mtp' means a model's own head for further tokens, and {name} has {reason}. Leave it out, or name "
+        "a smaller model of the same vocabulary."
+    )
 
 
 def part_name(config: Config, name: str) -> str | None:

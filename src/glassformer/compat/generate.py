@@ -12,9 +12,11 @@ from torch import Tensor
 from glassformer.compat.generate_inputs import GenerateInputs, evaluating, read_inputs
 from glassformer.compat.generate_output import GenerateCall, check_cache_room, fill_cache, output_of, pad_rows
 from glassformer.compat.generation_executor import executor_for
+from glassformer.compat.pretrained import draft_model
 from glassformer.compat.streamers import Streamer
 from glassformer.decoding import GenerationConfig, Outcome, Recipe, Step, StepDetail, generate, policies
 from glassformer.decoding.settings import empty_prompt_token
+from glassformer.decoding.settings_table import OWN_HEAD
 from glassformer.decoding.text_warnings import remedies
 from glassformer.engine.checks import unchanged_weights
 from glassformer.engine.plain.executor import PlainExecutor
@@ -297,7 +299,9 @@ def _negatives(settings: GenerationConfig, tokenizer: Any, rows: int) -> list[li
 
 def _steps(model: Any, call: GenerateCall) -> Iterator[tuple[int, Step]]:
     assistant = call.settings.assistant_model
-    if assistant is not None:
+    if assistant == OWN_HEAD:
+        assistant = executor_for(draft_model(model))
+    elif assistant is not None:
         check_assistant(model, assistant)
         assistant = executor_for(assistant)
     looks_inside = call.watch is not None or any(policy.detail.kv for policy in call.policies)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from copy import copy
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.blueprints import Config
+from glassformer.blueprints.drafts import no_head
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, main_kind
@@ -36,7 +38,7 @@ from glassformer.engine.cpu.weights import PackedMatrix
 from glassformer.engine.tensor_parallel.split_module import take_part
 from glassformer.ground.arguments import checked
 from glassformer.ground.changes import Change, SiteFunction
-from glassformer.ground.errors import CheckpointError, ConfigError, ExecutorError, InputError, refuse_unknown
+from glassformer.ground.errors import CheckpointError, ConfigError, ExecutorError, InputError, SettingError, refuse_unknown
 from glassformer.ground.files import atomic_save, write_error
 from glassformer.ground.sites import Watch, expand_changes
 from glassformer.ground.transformers_isinstance import FamiliarClass
@@ -154,13 +156,28 @@ class ParameterFiles(WeightFiles):
         return WeightFiles, ()  # the parameters of a copied or pickled model lie in no file
 
 
+@dataclass(eq=False)
+class StoredHeads:
+    """What a model's files have of heads for further tokens, which are none of its parameters. A copy of a model shares
+    them, and one that was pickled has none: where it comes to, the files need not be."""
+
+    tensors: Mapping[str, StoredTensor] = field(default_factory=dict)
+    first: ModelFiles | None = None  # the head that drafts
+    model: Any = None  # the same, once it is needed
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> StoredHeads:
+        return self
+
+    def __reduce__(self) -> tuple[type[StoredHeads], tuple[()]]:
+        return StoredHeads, ()
+
+
 class PreTrainedModel(FamiliarClass, FromPretrained, ModelParts):
     """What every model class of `auto` can do: be loaded from a checkpoint, and be saved as one."""
 
     transformers_classes = ("transformers.modeling_utils.PreTrainedModel",)
     weight_files: WeightFiles | None = None
-    kept_tensors: Mapping[str, StoredTensor] = {}  # of its files, that are no parameters: heads for further tokens
-    draft_head: ModelFiles | None = None  # the one that drafts
+    stored_heads = StoredHeads()
     use_gpu_engine: bool = True  # on a GPU, where nobody has hooks on the model or has changed its modules
     changes: Mapping[str, Change] = {}  # in every call, by site; replaced, never filled
     config: Any
@@ -330,8 +347,18 @@ def load(
     model.generation_config = opened.settings
     model.name_or_path = config.name_or_path = opened.name
     model.weight_files = ParameterFiles(model, (tensor.file for tensor in stored.values()))
-    model.kept_tensors, model.draft_head = kept, opened.draft_head
+    model.stored_heads = StoredHeads(kept, opened.draft_head)
     return model.eval()
+
+
+def draft_model(model: Any) -> Any:
+    """The head for further tokens that a model was loaded with, as a model of its own: in its dtype, and where it is."""
+    heads = model.stored_heads
+    if heads.first is None:
+        raise SettingError(no_head(model.name_or_path or type(model).__name__, model.config))
+    if heads.model is None or heads.model.dtype != model.dtype:
+        heads.model = load(type(model), heads.first, model.dtype)
+    return heads.model.to(model.device)
 
 
 def add_adapters(model: nn.Module, ranks: Mapping[str, int]) -> None:
@@ -560,7 +587,7 @@ def save(model: Any, folder: Path, max_shard_size: str | int, values: Mapping[st
         settings = json.dumps(model.generation_config.to_dict(), indent=2) + "\n"
         (work / "generation_config.json").write_text(settings, "utf-8")
         try:
-            kept = {name: as_tensor(tensor, _kept_dtype(tensor)) for name, tensor in model.kept_tensors.items()}
+            kept = {name: as_tensor(tensor, _kept_dtype(tensor)) for name, tensor in model.stored_heads.tensors.items()}
             save_torch_state_dict(
                 {**kept, **tensors_to_save(model, values)}, work, max_shard_size=max_shard_size, metadata={"format": "pt"}
             )

@@ -13,7 +13,7 @@ from typing import Any
 from glassformer.decoding.policy import NOTHING, Outcome, Policy, Step, StepDetail
 from glassformer.decoding.recipe import Recipe
 from glassformer.decoding.settings import GenerationConfig
-from glassformer.decoding.settings_table import MATCHED_NGRAM
+from glassformer.decoding.settings_table import MATCHED_NGRAM, OWN_HEAD
 from glassformer.decoding.stopping import Finish
 from glassformer.engine.protocol import Executor
 from glassformer.ground.errors import SettingError
@@ -40,7 +40,7 @@ def runs_in_loop(settings: GenerationConfig) -> bool:
 def generate(
     executor: Executor, policies: Sequence[Policy], assistant: Executor | None = None, watch: Watch | None = None
 ) -> Iterator[tuple[int, Step]]:
-    """Run policies of one recipe to their ends; yields (which, step). `assistant` runs the model that drafts.
+    """Run policies of one recipe to their ends; yields (which, step). `assistant` runs the model or the head that drafts.
 
     `watch`: what is read and changed in every pass; each step has what was read for it.
 
@@ -63,7 +63,10 @@ def generate(
         from glassformer.decoding.contrastive import contrastive
 
         return contrastive(executor, policies)
+    from glassformer.decoding.head_drafts import HeadDrafter
     from glassformer.decoding.speculative import LookupDrafter, ModelDrafter, speculate
 
-    lookup = LookupDrafter(settings.max_matching_ngram_size or MATCHED_NGRAM)
-    return speculate(executor, policies, lookup if assistant is None else ModelDrafter(assistant))
+    if assistant is None:
+        return speculate(executor, policies, LookupDrafter(settings.max_matching_ngram_size or MATCHED_NGRAM))
+    own = settings.assistant_model == OWN_HEAD
+    return speculate(executor, policies, HeadDrafter(assistant) if own else ModelDrafter(assistant))

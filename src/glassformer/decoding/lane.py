@@ -66,7 +66,8 @@ class Lane:
             step = self.policy.feed(*[row.host(position) for row in logits])
         except NotNumbers as error:
             raise self.located(error) from None
-        return self.with_outcome(with_sites(step, logits[0].sites, self.policy.detail, position))
+        sites = {} if self.watch is None else logits[0].sites  # otherwise they were read for drafts
+        return self.with_outcome(with_sites(step, sites, self.policy.detail, position))
 
     def located(self, error: NotNumbers) -> NotNumbers:
         """The error, with where the logits began not to be numbers."""

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -38,6 +38,16 @@ class DraftPlanner(Protocol):
 
     def add_pass(self, positions: int, seconds: float) -> None:
         """Learn what a pass took."""
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The sites that are read of every pass, for `observe`."""
+
+    def observe(self, policy: Policy, start: int, values: Mapping[str, Any]) -> None:
+        """What a pass gave of a text's tokens from a position on, at these sites."""
+
+    def follow(self, first: Policy, other: Policy) -> None:
+        """Another text begins with all that a first one has read."""
 
     def forget(self, policy: Policy) -> None:
         """A text has left."""
@@ -78,6 +88,7 @@ class Loop:
         self._sampler = self._capabilities.sampler if drafts is None or drafts.shares_with_sampler else None
         self._max_ahead = 1 if self._sampler is None else self._sampler.max_tokens
         self._drafts = drafts
+        self._states = Watch(drafts.reads) if drafts is not None and drafts.reads else None  # what drafts are made of
         self._unchecked: dict[int, Sequence[int]] = {}  # what is left of the drafts that were fed in this pass
         self._prompt_chunk = prompt_chunk
         self._prompt_queue = FairPromptQueue(prompt_chunk)
@@ -234,6 +245,8 @@ class Loop:
             if first in self._logits:
                 del self._waiting[key]
                 self._lanes[key] = self._lanes[first].fork(self._policies[key])
+                if self._states is not None and self._drafts is not None:
+                    self._drafts.follow(self._policies[first], self._policies[key])
                 self._logits[key] = self._logits[first]
         self._unchosen = [key for key in self._policies if key in self._logits or key in self._ahead]
 
@@ -261,14 +274,22 @@ class Loop:
         self._unchecked.update(drafts)
         feeds = [*((key, lanes[key].feeds) for key in steps), *prompts]
         began = time.perf_counter()
-        logits = iter(self.executor.run([feed for _, parts in feeds for feed in parts]) if feeds else ())
+        logits = iter(self.executor.run([self._observed(feed) for _, parts in feeds for feed in parts]) if feeds else ())
         if self._drafts is not None and steps and not prompts:
             positions = sum(len(feed.ids) for _, parts in feeds for feed in parts)
             self._drafts.add_pass(positions, time.perf_counter() - began)
         for key, parts in feeds:
             part_logits = [next(logits) for _ in parts]
+            if self._observed(parts[0]) is not parts[0]:
+                assert self._drafts is not None
+                start = parts[0].row.length - len(parts[0].ids)
+                self._drafts.observe(self._policies[key], start, part_logits[0].sites)
             if lanes[key].has_read(parts):
                 self._logits[key] = part_logits
+
+    def _observed(self, feed: Feed) -> Feed:
+        """A feed, read where drafts are made of it; one that somebody watches gets none."""
+        return feed if self._states is None or feed.watch is not None else replace(feed, watch=self._states)
 
     def _prompt_feeds(self, lanes: dict[int, Lane]) -> list[tuple[int, list[Feed]]]:
         """What goes through the next pass of these prompts.

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -141,6 +141,7 @@ class BatchDrafts:
     """What is drafted for each text of a batch, and what became of it."""
 
     shares_with_sampler = True
+    reads: frozenset[str] = frozenset()
 
     def __init__(self, longest: int = LONGEST_DRAFT, cost: PassCost | None = None) -> None:
         self.cost: PassCost = MeasuredCost() if cost is None else cost
@@ -170,6 +171,12 @@ class BatchDrafts:
 
     def add_pass(self, positions: int, seconds: float) -> None:
         self.cost.add(positions, seconds)
+
+    def observe(self, policy: Policy, start: int, values: Mapping[str, Any]) -> None:
+        """Nothing: it reads no sites."""
+
+    def follow(self, first: Policy, other: Policy) -> None:
+        """Nothing: each text is looked at by itself."""
 
     def forget(self, policy: Policy) -> None:
         self._forecasts.pop(id(policy), None)

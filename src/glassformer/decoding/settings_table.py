@@ -129,6 +129,7 @@ A_TOKEN_ID = "a token id, or a list of them"
 TOKEN_IDS = "a list of token ids"
 Functions = Sequence[Callable[..., Any]]
 NEW_TOKENS = 256  # unless a setting says how many
+OWN_HEAD = "mtp"  # as an assistant: the model's own head for further tokens
 MATCHED_NGRAM = 2  # likewise
 MOST_TEXTS = 1024  # at once: each has a row of its own in the KV cache
 MOST_DRAFTED = 1024  # tokens of a draft, which are scored in one pass
@@ -190,7 +191,7 @@ class SettingsTable:
     )
     assistant_model: Any = setting(
         None,
-        "a smaller model that drafts; the text stays exactly the same",
+        "a smaller model that drafts, or 'mtp': the model's own head for further tokens; the text stays exactly the same",
         title="a model that drafts",
         example="…",
         per_call=True,

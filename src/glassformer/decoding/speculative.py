@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -36,6 +36,19 @@ class Drafter(Protocol):
         """Forget a policy: it has ended."""
 
 
+@runtime_checkable
+class StateDrafter(Drafter, Protocol):
+    """One that goes on from what the model's own passes give."""
+
+    reads: frozenset[str]  # the sites that it needs of every pass
+
+    def observe(self, policy: Policy, start: int, values: Mapping[str, Any]) -> None:
+        """What a pass gave of a text's tokens from a position on, at these sites."""
+
+    def follow(self, first: Policy, other: Policy) -> None:
+        """Another text begins with all that a first one has read."""
+
+
 def speculate(executor: Executor, policies: Sequence[Policy], drafter: Drafter) -> Iterator[tuple[int, Step]]:
     """Run every policy's prompt to its end as `loop` does, but check drafts; yields (which, step) as tokens come."""
     return loop(executor, policies, drafts=EveryPass(drafter))
@@ -49,6 +62,7 @@ class EveryPass:
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
         self.accepted_tokens = 0
+        self.reads: frozenset[str] = drafter.reads if isinstance(drafter, StateDrafter) else frozenset()
 
     def plan(self, lanes: Mapping[int, Lane]) -> dict[int, list[int]]:
         begun = [lane for lane in lanes.values() if lane.policy.chosen]
@@ -57,6 +71,14 @@ class EveryPass:
 
     def add_pass(self, positions: int, seconds: float) -> None:
         """Nothing: it drafts anyway."""
+
+    def observe(self, policy: Policy, start: int, values: Mapping[str, Any]) -> None:
+        if isinstance(self.drafter, StateDrafter):
+            self.drafter.observe(policy, start, values)
+
+    def follow(self, first: Policy, other: Policy) -> None:
+        if isinstance(self.drafter, StateDrafter):
+            self.drafter.follow(first, other)
 
     def forget(self, policy: Policy) -> None:
         self.drafter.close(policy)
@@ -126,7 +148,7 @@ class ModelDrafter:
             feeds = [self._feed(policy) for policy in going]
             for (policy, drafting_fork), logits in zip(list(going.items()), self.executor.run(feeds), strict=True):
                 state = self._states[policy]
-                token = _drafted_token(drafting_fork, logits)
+                token = drafted_token(drafting_fork, logits)
                 if token is not None:
                     state.ids.append(token)
                 if token is None or len(state.ids) == min(state.count, room[policy]):
@@ -160,7 +182,7 @@ class ModelDrafter:
         return Feed(state.row, ids)
 
 
-def _drafted_token(drafting_fork: Policy, logits: Logits) -> int | None:
+def drafted_token(drafting_fork: Policy, logits: Logits) -> int | None:
     """What would be chosen by these logits; None when the text would end, or nothing be left, which is for the model to
     say: the draft can be wrong."""
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.blueprints import Blueprint
+from glassformer.blueprints.drafts import no_head
 from glassformer.engine.bridge.files import BridgedFiles, check_bridged_options
 from glassformer.engine.protocol import ACTIVATIONS, CACHES, GPU_CACHES, Executor
 from glassformer.ground.candidates import EntropyStats, entropy_stats
@@ -22,6 +23,7 @@ from glassformer.ground.errors import (
     ExecutorError,
     InputError,
     MissingExtra,
+    SettingError,
     did_you_mean,
     install,
     needed_for,
@@ -148,6 +150,19 @@ class Executors(Shared):
         from glassformer.engine.plain.executor import PlainExecutor
 
         return PlainExecutor(module)
+
+    @cached_property
+    def draft_head(self) -> Executor:
+        """What runs the model's own head for further tokens."""
+        if isinstance(self.opened, InMemory):
+            from glassformer.compat.generation_executor import executor_for
+            from glassformer.compat.pretrained import draft_model
+
+            return executor_for(draft_model(self.opened.module))
+        if (head := self.opened.draft_head) is None:
+            raise SettingError(no_head(self.opened.name, self.opened.config))
+        self._head_executors = Executors(head, replace(self.options, tensor_parallel=1))
+        return self._head_executors.executor
 
     @cached_property
     def bridge(self) -> BridgeExecutor | None:

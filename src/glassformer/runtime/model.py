@@ -18,6 +18,7 @@ from glassformer.checkpoint.sentence_pooling import SentenceSettings
 from glassformer.decoding import GenerationConfig, Policy, Recipe, Step, StepDetail, generate, policies
 from glassformer.decoding.policy import NOTHING, SHOWN_CANDIDATES
 from glassformer.decoding.settings import LOGPROB_SETTINGS
+from glassformer.decoding.settings_table import OWN_HEAD
 from glassformer.decoding.stopping import after_tokens
 from glassformer.decoding.text_warnings import remedy
 from glassformer.engine.checks import residual_states
@@ -469,9 +470,11 @@ class Model(Shared, ModelOperations):
         return generate(executor, policies, self._assistant(policies[0].settings.assistant_model), watch)
 
     def _assistant(self, assistant: Any) -> Executor | None:
-        """The executor of an assistant model: a loaded one, its name, or one of an Auto class."""
+        """The executor of an assistant model: a loaded one, its name, one of an Auto class; or of the model's own head."""
         if assistant is None:
             return None
+        if assistant == OWN_HEAD:
+            return self.executors.draft_head
         if isinstance(assistant, (str, os.PathLike)):
             assistant = load(assistant)
         elif not isinstance(assistant, Model):

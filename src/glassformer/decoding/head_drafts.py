@@ -1,0 +1,125 @@
+"""Drafts by a model's own head for further tokens (multi-token prediction, `blueprints/drafts.py`).
+
+The head reads pairs: a token, and the model's last states before it. Those of a text come out of the passes that read it
+anyway, so the head's row follows the text by a pair for each token. From its newest pair it guesses the token after the
+newest one; the guess and the head's own states are a pair again, and so on. Pairs with guesses in them are dropped before
+the next draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.decoding.policy import Policy
+from glassformer.decoding.speculative import LONGEST_DRAFT, Drafts, DraftState, drafted_token
+from glassformer.engine.protocol import Executor, Feed
+from glassformer.ground.changes import Change
+from glassformer.ground.sites import Watch
+
+FIRST_DRAFT = 3  # how many tokens are drafted at first: each guess is made of the one before
+STATES = "final"  # the site whose values a head goes on from, the model's and its own
+GIVEN = "embedding"  # the head's site at which they are put
+
+States = npt.NDArray[np.float32]
+
+
+@dataclass(eq=False, slots=True)
+class PairsRow(DraftState):
+    """The head's row for one policy, and the states that it has not read yet."""
+
+    pairs: int = 0  # in the row, without those that hold guesses
+    begin: int = 0  # the position in the text of the first state that is not in the row
+    states: list[States] = field(default_factory=list)  # from there on, each (tokens, hidden)
+
+    def add(self, start: int, states: States) -> None:
+        """The states of tokens from a position on, which may have been seen before, or follow others that nobody saw."""
+        known = self.begin + sum(map(len, self.states))
+        if start > known:
+            self.begin, self.states = start, [states]
+            return
+        before = self.take(start - self.begin)
+        self.states = [*before, states[max(0, self.begin - start) :]]
+
+    def take(self, count: int) -> list[States]:
+        """The first of its states."""
+        return [np.concatenate(self.states)[:count]] if count > 0 and self.states else []
+
+
+class HeadDrafter:
+    """It follows the policy's own rules and draws, as a smaller model does that drafts."""
+
+    reads = frozenset({STATES})
+
+    def __init__(self, executor: Executor) -> None:
+        """`executor`: of the head, as a model of its own."""
+        self.executor = executor
+        self._rows: dict[Policy, PairsRow] = {}
+
+    def observe(self, policy: Policy, start: int, values: Mapping[str, Any]) -> None:
+        """What a pass gave of a text's tokens from a position on, at the sites that it reads."""
+        self._row(policy).add(start, _host(values[STATES]))
+
+    def follow(self, first: Policy, other: Policy) -> None:
+        """Another text begins with all that a first one has read."""
+        row, of_other = self._row(first), self._row(other)
+        of_other.begin, of_other.states = row.begin, list(row.states)
+
+    def draft(self, room: Mapping[Policy, int]) -> Drafts:
+        """All drafts grow together: a pass for each token."""
+        going: dict[Policy, Policy] = {}
+        feeds: list[Feed] = []
+        for policy, most in room.items():
+            row, ids = self._row(policy), policy.history.ids
+            row.adapt(ids)
+            row.start, row.ids = ids.size, []
+            self.executor.rewind(row.row, row.pairs)
+            new = row.take(ids.size - 1 - row.begin)
+            if most <= 0 or not new or self.executor.context - row.pairs < len(new[0]):
+                continue
+            going[policy] = policy.drafting_fork()
+            feeds.append(_feed(row, ids[row.begin + 1 :].tolist(), new[0]))
+            row.pairs, row.begin, row.states = row.pairs + len(new[0]), row.begin + len(new[0]), []
+        while going:
+            made = [
+                (policy, logits, _host(logits.sites[STATES])[-1:])
+                for policy, logits in zip(list(going), self.executor.run(feeds), strict=True)
+            ]
+            feeds = []
+            for policy, logits, states in made:
+                row, token = self._rows[policy], drafted_token(going[policy], logits)
+                if token is not None:
+                    row.ids.append(token)
+                full = len(row.ids) == min(row.count, room[policy]) or row.row.length == self.executor.context
+                if token is None or full:
+                    del going[policy]
+                else:
+                    feeds.append(_feed(row, [token], states))
+        return {policy: row.ids for policy in room if (row := self._rows[policy]).ids}
+
+    def close(self, policy: Policy) -> None:
+        if policy in self._rows:
+            self.executor.close(self._rows.pop(policy).row)
+
+    def _row(self, policy: Policy) -> PairsRow:
+        if policy not in self._rows:
+            count = policy.settings.num_assistant_tokens or FIRST_DRAFT
+            self._rows[policy] = PairsRow(self.executor.open(), count, max(count, LONGEST_DRAFT))
+        return self._rows[policy]
+
+
+def _feed(row: PairsRow, ids: Sequence[int], states: States) -> Feed:
+    """Tokens, each with the states before it."""
+    start = row.row.length
+    given = Change(scale=0.0, shift=states, positions=range(start, start + len(ids)))
+    return Feed(row.row, ids, watch=Watch(frozenset({STATES}), {GIVEN: given}))
+
+
+def _host(values: Any) -> States:
+    """(batch, tokens, hidden) of one row, of whatever library and on whatever device, as a copy of (tokens, hidden)."""
+    array = np.array(values.float().cpu().numpy() if hasattr(values, "cpu") else values, np.float32)
+    return array.reshape(-1, array.shape[-1])

@@ -1,0 +1,210 @@
+"""Drafts by a model's own head: the reference's guesses, and the text that comes without them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import glassformer
+from glassformer.decoding import GenerationConfig, Policy, Recipe, Step, policies
+from glassformer.decoding.head_drafts import HeadDrafter, PairsRow
+from glassformer.decoding.loop import loop
+from glassformer.decoding.speculative import speculate
+from glassformer.engine.prefix_cache import PrefixCache
+from glassformer.engine.protocol import Executor, Feed
+from glassformer.ground.errors import SettingError
+from glassformer.model_files import open_model
+from glassformer.runtime.executors import ExecutorOptions, Executors
+from glassformer.runtime.model import Model
+from tests.parity import draft_heads, reference
+from tests.see.models import TEXT
+from tests.see.test_views import TOKENIZERS
+from tests.sweeps import mostly_swept, swept
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"do_sample": True, "top_k": 0, "num_return_sequences": 2, "seed": 5},
+    {"do_sample": True, "temperature": 0.4, "top_p": 0.9, "repetition_penalty": 1.2, "no_repeat_ngram_size": 3, "seed": 1},
+    {"stop_when": lambda ids: ids.size > 20, "suppress_tokens": [1, 2, 3], "min_new_tokens": 6},
+]
+
+
+class Recorder:
+    """A drafter whose drafts are kept, with the texts that they were made for."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.drafter = HeadDrafter(executor)
+        self.reads = self.drafter.reads
+        self.observe, self.follow, self.close = self.drafter.observe, self.drafter.follow, self.drafter.close
+        self.made: list[tuple[list[int], list[int]]] = []
+
+    def draft(self, room: Mapping[Policy, int]) -> Mapping[Policy, Sequence[int]]:
+        drafts = self.drafter.draft(room)
+        self.made += [(policy.history.ids.tolist(), list(draft)) for policy, draft in drafts.items()]
+        return drafts
+
+
+def texts(prompts: Sequence[Sequence[int]], size: int, count: int = 22, **settings: Any) -> list[Policy]:
+    recipe = Recipe.of(GenerationConfig(max_new_tokens=count, **settings), None, size)
+    return [policy for prompt in prompts for policy in policies(recipe, prompt, context=500, seed=settings.get("seed", 0))]
+
+
+def written(executor: Executor, rows: Sequence[Policy], drafter: Any = None) -> list[Step]:
+    steps = loop(executor, rows) if drafter is None else speculate(executor, rows, drafter)
+    return [step for _, step in steps]
+
+
+def opened(folder: Path, which: str) -> Executors:
+    return Executors(open_model(folder), ExecutorOptions(executor=which))
+
+
+PROMPTS = ([5, 9, 4, 40], [2, 7, 7, 2, 31, 8, 50], [5, 9, 4, 40], [3])
+
+
+@pytest.mark.every_family
+@pytest.mark.parametrize("family", draft_heads.FAMILIES)
+@pytest.mark.parametrize("which", ["plain", "cpu"])
+@pytest.mark.parametrize("seed", [None, *swept(range(6))])
+def test_the_text_is_the_same_and_the_drafts_are_the_references(
+    family: str, which: str, seed: int | None, tmp_path: Path
+) -> None:
+    """Greedy and drawn, in a batch whose texts share a prompt, with rows that are rewound after nearly every draft."""
+    changes = {} if seed is None else reference.random_changes(family, seed)
+    theirs = draft_heads.write(tmp_path, family, **changes)
+    executors, size = opened(tmp_path, which), theirs.model.config.vocab_size
+    for settings in SETTINGS:
+        alone, helped = texts(PROMPTS, size, **settings), texts(PROMPTS, size, **settings)
+        written(executors.executor, alone)
+        recorder = Recorder(executors.draft_head)
+        written(executors.executor, helped, recorder)
+        assert [policy.chosen for policy in helped] == [policy.chosen for policy in alone]
+        assert recorder.made
+        if not settings:
+            for ids, draft in recorder.made[::9]:
+                assert draft == theirs.draft(torch.tensor([ids]), len(draft))
+
+
+def write_agreeing(folder: Path, family: str, **changes: Any) -> None:
+    """A model in which a token alone decides on the next one, and whose head has learned just that: no block adds anything,
+    and of a pair the head takes the token."""
+    theirs = draft_heads.write(folder, family, **changes)
+    path, width = folder / "model.safetensors", theirs.model.config.hidden_size
+    stored = load_file(path)
+    norm = stored["model.norm.weight"]
+    for name, value in stored.items():
+        if any(part in name for part in ("o_proj", "out_proj", "down_proj")):
+            stored[name] = torch.zeros_like(value)
+        elif "enorm" in name or "norm_embedding" in name:
+            stored[name] = torch.zeros_like(value) if family in draft_heads.MTP else torch.ones_like(value)
+        elif "eh_proj" in name or "mtp.fc" in name:
+            stored[name] = torch.cat((torch.eye(width), torch.zeros(width, width)), 1)
+        elif "shared_head.norm" in name or name == "mtp.norm.weight":
+            stored[name] = norm.clone()
+    save_file(stored, path, {"format": "pt"})
+
+
+class Counting:
+    """An executor whose passes are counted."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor, self.passes = executor, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.executor, name)
+
+    def run(self, feeds: Sequence[Feed]) -> Any:
+        self.passes += 1
+        return self.executor.run(feeds)
+
+
+@pytest.mark.every_family
+@pytest.mark.parametrize("family", mostly_swept(draft_heads.FAMILIES, "qwen3_5_text", "deepseek_v3"))
+@pytest.mark.parametrize("which", ["plain", "cpu"])
+def test_a_head_that_agrees_saves_passes(family: str, which: str, tmp_path: Path) -> None:
+    write_agreeing(tmp_path, family)
+    executors, size = opened(tmp_path, which), reference.config(family).vocab_size
+    alone, helped = texts([[5, 9, 4]], size, 40), texts([[5, 9, 4]], size, 40)
+    written(executors.executor, alone)
+    counting = Counting(executors.executor)
+    steps = written(counting, helped, HeadDrafter(executors.draft_head))
+    assert [policy.chosen for policy in helped] == [policy.chosen for policy in alone]
+    assert len(steps) == 40
+    assert counting.passes < 12
+    assert sum(step.drafted for step in steps) == 40 - counting.passes
+
+
+@pytest.mark.parametrize("which", ["plain", "cpu"])
+def test_long_prompts_and_those_whose_beginning_is_cached(which: str, tmp_path: Path) -> None:
+    """More tokens than a pass has; of what a prefix cache had, the head knows nothing."""
+    write_agreeing(tmp_path, "qwen3_5_text", max_position_embeddings=512)
+    executors = opened(tmp_path, which)
+    prompt = np.random.default_rng(2).integers(3, 150, 300).tolist()
+    cache = PrefixCache(executors.executor)
+    alone = texts([prompt, [*prompt, 7]], 160, 12)
+    written(executors.executor, alone)
+    for number, text in enumerate((prompt, [*prompt, 7], [*prompt, 7])):
+        (helped,) = texts([text], 160, 12)
+        steps = written(cache, [helped], HeadDrafter(executors.draft_head))
+        assert helped.chosen == alone[min(number, 1)].chosen
+        assert sum(step.drafted for step in steps) >= 6
+
+
+def test_states_that_nobody_saw_leave_a_gap_and_those_seen_twice_count_once() -> None:
+    row, states = PairsRow(None, 3, 20), np.arange(40, dtype=np.float32).reshape(20, 2)  # type: ignore[arg-type]
+    row.add(0, states[:5])
+    row.add(3, states[3:8])  # after a rewind
+    assert np.array_equal(row.take(8)[0], states[:8])
+    row.begin, row.states = 8, []
+    row.add(6, states[6:10])  # two of them are in the row
+    assert np.array_equal(row.take(9)[0], states[8:10])
+    row.add(15, states[15:])  # five came from a cache
+    assert (row.begin, len(row.states[0])) == (15, 5)
+    row.add(15, states[15:16])
+    assert np.array_equal(row.take(9)[0], states[15:16])
+    assert not row.take(0)
+
+
+def test_generate_takes_it(tmp_path: Path) -> None:
+    write_agreeing(tmp_path, "qwen3_5_text")
+    model = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path)
+    ids = torch.tensor([[5, 9, 4, 8], [3, 3, 60, 61]])
+    settings = {"max_new_tokens": 15, "eos_token_id": None}
+    expected = model.generate(ids, **settings)
+    assert torch.equal(model.generate(ids, assistant_model="mtp", **settings), expected)
+    assert torch.equal(model.to(torch.float64).generate(ids, assistant_model="mtp", **settings), expected)
+    copied = copy.deepcopy(model)
+    assert torch.equal(copied.generate(ids, assistant_model="mtp", **settings), expected)
+    with pytest.raises(SettingError, match="has none"):
+        pickle.loads(pickle.dumps(model)).generate(ids, assistant_model="mtp", **settings)
+
+
+@pytest.mark.parametrize("which", ["plain", "cpu"])
+def test_a_loaded_model_takes_it(which: str, tmp_path: Path) -> None:
+    """With what ends a text and what it must be like; its steps say which tokens were drafted."""
+    tokenizer, named = TOKENIZERS["gpt2"]()
+    write_agreeing(tmp_path, "qwen3_5_text", vocab_size=tokenizer.get_vocab_size())
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    model = glassformer.load(tmp_path, executor=which)
+    for settings in (
+        {}, {"do_sample": True, "seed": 3}, {"num_return_sequences": 2, "do_sample": True, "seed": 4},
+        {"stop_strings": model.watch(TEXT, max_new_tokens=9).text[-2:]}, {"regex": "[a-c ]{3,9}x"},
+    ):  # fmt: skip
+        alone = model.watch_many(TEXT, max_new_tokens=12, **settings)
+        helped = model.watch_many(TEXT, max_new_tokens=12, assistant_model="mtp", **settings)
+        assert [run.text for run in helped] == [run.text for run in alone]
+        assert [run.finish for run in helped] == [run.finish for run in alone]
+        assert settings or any(step.drafted for step in helped[0].steps)
+    same = Model.from_module(model.module, model.tokenizer)
+    run = same.watch(TEXT, max_new_tokens=12, assistant_model="mtp")
+    assert run.text == model.chat(TEXT, max_new_tokens=12)
+    assert any(step.drafted for step in run.steps)
