@@ -24,10 +24,15 @@ PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 FOUND = "\n## Found by the bridge\n"
 SHAPES: Mapping[Head, str] = {"causal": "decoder", "seq2seq": "encoder-decoder", "masked": "encoder"}
 GROUPS = {  # what a family's sites are called together, by one of them
-    "attention.pattern": "attention", "attention.state": "state", "cross.pattern": "cross-attention",
-    "mlp.hidden": "MLP", "mlp.experts": "experts",
+    "attention.pattern": "attention", "attention.state": "state", "recurrent.state": "state beside attention",
+    "cross.pattern": "cross-attention", "mlp.hidden": "MLP", "mlp.experts": "experts",
 }  # fmt: skip
-UPDATES = {"attention.update": "attention's update", "cross.update": "cross-attention's", "mlp.update": "the MLP's"}
+UPDATES = {
+    "attention.update": "attention's update",
+    "recurrent.update": "the state's",
+    "cross.update": "cross-attention's",
+    "mlp.update": "the MLP's",
+}
 INTRODUCTION = """# Models
 
 Written by `tools/model_table.py` from the families themselves. A family is one file in `src/glassformer/blueprints/`; any

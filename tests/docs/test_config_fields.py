@@ -43,7 +43,7 @@ PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and kee
     "olmo_hybrid": ROPE,
     **{f: {*ROPE, "full_attention_interval", "num_local_experts"} for f in ("qwen3_5_moe_text", "qwen3_next")},
     "nemotron_h": {"hybrid_override_pattern"},
-    **dict.fromkeys(("granitemoe", "granitemoehybrid", "bamba"), ROPE),
+    **dict.fromkeys(("granitemoe", "granitemoehybrid", "bamba", "falcon_h1"), ROPE),
     **{family: {*ROPE, "tie_embedding", "block_ff_dim", "full_attn_idxs"} for family in ("lfm2", "lfm2_moe")},
     "mpt": {"resid_pdrop", "norm_type"},
     "bloom": {"n_embed", "n_head"},

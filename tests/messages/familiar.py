@@ -337,6 +337,8 @@ MESSAGES: dict[str, list[Entry]] = {
          "config field 'attn_layer_indices' has 7, but the model has 3 layers."),
         (ConfigError, lambda: tiny("bamba", mamba_d_head="wide"),
          "config field 'mamba_d_head' is 'wide'; it must be int, or 'auto'."),
+        (ConfigError, lambda: tiny("falcon_h1", ssm_multipliers=[1.0, 2.0]),
+         "config field 'ssm_multipliers' is [1.0, 2.0]; it must be 5 finite numbers."),
         (ConfigError, lambda: tiny("nemotron_h", num_key_value_heads=3),
          "config field 'num_key_value_heads' is 3; it must divide the 4 attention heads."),
         (ConfigError, lambda: tiny("nemotron_h", tie_word_embeddings=True),

@@ -90,3 +90,56 @@ def test_mamba_2_alone_has_every_view_of_its_heads(executor: str) -> None:
     assert {summary.layer for summary in reading.heads().summaries} == {0, 1, 2}
     assert reading.attribution().contributions
     assert "keeps a state" in reading.attention(1, 1).note
+
+
+@pytest.mark.parametrize("executor", ["plain", "cpu"])
+def test_a_state_beside_attention_has_every_view_of_its_own(executor: str) -> None:
+    """Falcon-H1's blocks have two mixers: each has heads, a pattern and an update, and neither is taken for the other."""
+    reading = both("falcon_h1", executor).model.read(TEXT)
+    pattern, values, heads = (reading.at(f"blocks.1.recurrent.{part}") for part in ("pattern", "value", "heads"))
+    assert np.allclose(pattern @ values, heads, atol=1e-5)
+    shown = reading.attention(1, 5, kind="recurrent")
+    assert np.allclose(shown.weights, np.abs(pattern[5]) / np.abs(pattern[5]).sum(-1, keepdims=True), atol=1e-6)
+    assert "keeps a state" in shown.note
+    assert np.array_equal(reading.attention(1, 1).weights, reading.at("blocks.1.attention.pattern")[1])
+    assert reading.attention_maps().kinds == ("self", "recurrent")
+    assert reading.attention_maps(kind="recurrent").heads == reading.heads(kind="recurrent").heads == 6
+    attribution, graph = reading.attribution(), reading.graph(threshold=0.0)
+    assert abs(next(part.value for part in attribution.contributions if part.name == "rounding")) < 1e-3
+    assert [part.name for part in attribution.contributions if part.block == 1] == ["recurrent", "attention", "mlp"]
+    for name, count in (("attention", 4), ("recurrent", 6)):
+        of_heads = [part.value for part in attribution.heads if (part.name, part.block) == (name, 1)]
+        (update,) = (part.value for part in attribution.contributions if (part.name, part.block) == (name, 1))
+        assert len(of_heads) == count
+        assert sum(of_heads) == pytest.approx(update, abs=1e-4)
+    assert abs(graph.rounding) < 1e-3 * max(1.0, abs(graph.score))
+    assert {"attention", "recurrent"} <= {node.name for node in graph.nodes}
+    assert [part.name for part in reading.inside("blocks.1").parts if part.kind == "group"] == [
+        "recurrent layer", "attention", "MLP",
+    ]  # fmt: skip
+    for key in (0, 3, len(reading) - 1):
+        seen = reading.inside(f"blocks.1.recurrent.heads.1.{key}")
+        assert seen.steps[-1].value == pytest.approx(float(pattern[1, -1, key]), abs=1e-5)
+    for kind in ("recurrent", "attention", "mlp"):
+        for part in reading.inside(f"blocks.1.{kind}").parts:
+            seen = reading.inside(f"{part.path}.1") if part.path and part.path.count(".") < 5 else None
+            assert seen is None or not [note for note in seen.notes if "rounded otherwise" in note], part.path
+
+
+@pytest.mark.parametrize("part", ["recurrent", "recurrent_heads", "attention", "heads"])
+def test_both_mixers_of_a_block_are_patched_each_by_itself(part: str) -> None:
+    model = both("falcon_h1").model
+    patching = model.patch(TEXT, OTHER, part, answer=">", against="V")
+    assert len(patching.layers) == model.blueprint.blocks
+    assert np.abs(np.array(patching.values)).max() > 1e-3
+
+
+@pytest.mark.parametrize("executor", ["plain", "cpu"])
+def test_a_silenced_state_leaves_the_block_its_attention(executor: str) -> None:
+    model = both("falcon_h1", executor).model
+    silent = model.changed({"blocks.1.recurrent.heads": Change(scale=0.0)}).read(TEXT)
+    read = model.read(TEXT)
+    assert not silent.at("blocks.1.recurrent.update").any()
+    assert np.allclose(silent.at("blocks.1.attention.update"), read.at("blocks.1.attention.update"), atol=1e-6)
+    whole = silent.at("blocks.0.residual") + silent.at("blocks.1.attention.update")
+    assert np.allclose(silent.at("blocks.1.middle"), whole, atol=1e-5)

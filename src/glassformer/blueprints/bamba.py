@@ -53,9 +53,9 @@ MODULES = {
 FAMILY = replace(llama.FAMILY, name="Bamba", heads=("causal",), modules=MODULES)
 
 
-def feed_forward(b: Builder, c: Any, x: Value) -> Value:
+def feed_forward(b: Builder, c: Any, x: Value, scale: float = 1.0) -> Value:
     h = b.gate(x, "feed_forward.gate_proj", "feed_forward.up_proj", c.intermediate_size, c.hidden_act, c.mlp_bias)
-    return b.linear(h, "feed_forward.down_proj", c.hidden_size, c.mlp_bias, site="mlp.update")
+    return b.linear(h, "feed_forward.down_proj", c.hidden_size, c.mlp_bias, site="mlp.update", scale=scale)
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:

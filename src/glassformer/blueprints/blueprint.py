@@ -15,7 +15,7 @@ from glassformer.blueprints.config import Config, Head
 from glassformer.blueprints.synonyms import synonyms
 from glassformer.ground.sites import AFTER, ENCODER, ModelSites, Synonyms, module_sites
 from glassformer.ops.activate import build_activate, build_learned_activate
-from glassformer.ops.add import build_add, build_identity, build_scale
+from glassformer.ops.add import build_add, build_identity, build_scale, build_times
 from glassformer.ops.attend import Attend, build_attend
 from glassformer.ops.causal_conv import build_causal_conv
 from glassformer.ops.columns import build_columns
@@ -222,6 +222,7 @@ class Builder(Recorder):
     add = build_add
     identity = build_identity
     scale = build_scale
+    times = build_times
     pool = build_pool
     scores = build_scores
 

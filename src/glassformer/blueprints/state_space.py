@@ -41,6 +41,7 @@ class StateSpace:
     norm: bool = True
     norm_groups: int = 1  # parts that are normed by themselves
     norm_first: bool = False  # whether the norm stands before the gate
+    multipliers: tuple[float, ...] = (1.0,) * 5  # of what the first projection makes: gates, values, keys, queries, steps
 
     @property
     def inner(self) -> int:
@@ -147,28 +148,31 @@ class HybridConfig(Config):
         )  # fmt: skip
 
 
-def mixer(
-    b: Builder, s: StateSpace, h: Value, module: str, scale: float = 1.0, site: str | None = "attention.update"
-) -> Value:
-    """Such a layer: of a block's normed stream to its update; `scale`: of that."""
+def mixer(b: Builder, s: StateSpace, h: Value, module: str, scale: float = 1.0, site_prefix: str = "attention") -> Value:
+    """Such a layer: of a block's normed stream to its update; `scale`: of that; `site_prefix`: how its sites begin."""
     heads, inner, keys = s.heads, s.inner, s.groups * s.key_size
     both = b.linear(h, f"{module}.in_proj", inner + s.convolved + heads, s.bias)
-    gate = b.columns(both, module, (inner, 0, inner, 1))
-    mixed = b.columns(both, module, (s.convolved, inner, s.convolved, 1))
-    step = b.columns(both, module, (heads, inner + s.convolved, heads, 1))
+    of_gate, of_value, of_key, of_query, of_step = s.multipliers
+    gate = b.columns(both, module, (inner, 0, inner, 1), scale=of_gate)
+    if of_value == of_key == of_query:
+        mixed = b.columns(both, module, (s.convolved, inner, s.convolved, 1), scale=of_value)
+    else:
+        ends = [(inner, inner, of_value), (keys, 2 * inner, of_key), (keys, 2 * inner + keys, of_query)]
+        mixed = b.join([b.columns(both, module, (size, at, size, 1), scale=by) for size, at, by in ends], module)
+    step = b.columns(both, module, (heads, inner + s.convolved, heads, 1), scale=of_step)
     mixed = b.causal_conv(mixed, f"{module}.conv1d", s.kernel, s.activation, s.conv_bias)
     key, query = (
-        b.heads_at(mixed, module, first, s.groups, s.key_size, site=f"attention.{name}")
+        b.heads_at(mixed, module, first, s.groups, s.key_size, site=f"{site_prefix}.{name}")
         for name, first in (("key", inner), ("query", inner + keys))
     )
-    value = b.heads_at(mixed, module, 0, heads, s.head_size, site="attention.value")
-    write = b.time_step(step, f"{module}.dt_bias", s.least_step, s.most_step, site="attention.write")
-    decay = b.decay(write, f"{module}.A_log")
-    h = b.recur(query, key, value, decay, write, module, delta=False, skip=f"{module}.D")
+    value = b.heads_at(mixed, module, 0, heads, s.head_size, site=f"{site_prefix}.value")
+    write = b.time_step(step, f"{module}.dt_bias", s.least_step, s.most_step, site=f"{site_prefix}.write")
+    decay = b.decay(write, f"{module}.A_log", f"{site_prefix}.decay")
+    h = b.recur(query, key, value, decay, write, module, delta=False, skip=f"{module}.D", site_prefix=site_prefix)
     norm: Any = {"eps": s.eps, "groups": s.norm_groups}
     if s.norm and s.norm_first:
         h = b.norm(h, f"{module}.norm", **norm)
     h = b.gated(gate, h, "silu", module)
     if s.norm and not s.norm_first:
         h = b.norm(h, f"{module}.norm", **norm)
-    return b.linear(h, f"{module}.out_proj", b.config.hidden_size, s.output_bias, site=site, scale=scale)
+    return b.linear(h, f"{module}.out_proj", b.config.hidden_size, s.output_bias, site=f"{site_prefix}.update", scale=scale)

@@ -148,7 +148,7 @@ def stack_sites(sites: frozenset[str], stack: str) -> frozenset[str]:
 
 def changes_pattern(feed: Feed) -> bool:
     """Whether a feed changes an attention pattern, which may then look ahead: so such a feed cannot be cut."""
-    return feed.watch is not None and any(site.endswith(".attention.pattern") for site in feed.watch.changes)
+    return feed.watch is not None and any(site.endswith(".pattern") for site in feed.watch.changes)
 
 
 class ProgramPass:

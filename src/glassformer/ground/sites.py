@@ -50,6 +50,13 @@ SELF_ATTENTION: Mapping[str, tuple[str, ...]] = {
     "attention.update": STREAM,  # what attention adds to the stream
     "middle": STREAM,  # the stream after attention
 }
+RECURRENT: Mapping[str, tuple[str, ...]] = {  # heads that keep a state beside attention, in one and the same block
+    f"recurrent.{name.removeprefix('attention.')}": SELF_ATTENTION[name]
+    for name in (
+        "attention.input", "attention.query", "attention.key", "attention.value", "attention.decay", "attention.write",
+        "attention.pattern", "attention.state_norm", "attention.state", "attention.heads", "attention.update",
+    )
+}  # fmt: skip
 CROSS_ATTENTION: Mapping[str, tuple[str, ...]] = {  # in the decoder of an encoder-decoder
     "cross.input": STREAM,
     "cross.query": HEADS,
@@ -73,7 +80,7 @@ AFTER: Mapping[str, tuple[str, ...]] = {
     "scores": ("batch", "length", "vocabulary"),  # the head's output: logits
 }
 MEASURED = ".state_norm"  # how the sites end that can only be read
-BLOCK = {**SELF_ATTENTION, **CROSS_ATTENTION, **MLP}
+BLOCK = {**RECURRENT, **SELF_ATTENTION, **CROSS_ATTENTION, **MLP}
 MODULE = "module:"  # in front of the name of a PyTorch module: what it gives, (batch, length, and all else as one axis)
 MODULE_AXES = ("batch", "length", "inner")
 EVERY_NAME = (*BEFORE, *(f"blocks.0.{part}" for part in BLOCK), *AFTER)

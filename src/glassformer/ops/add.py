@@ -2,6 +2,7 @@
 
 add        the residual sum. Options: of (what it is the sum of instead), scale (of a sum that is no stream)
 scale      the stream times one learned number
+times      the same values times a number of the config. Options: factor
 identity   the same value at one more site
 sum        over all ranks, each of which has a part of it: only where a model is split
 """
@@ -9,7 +10,7 @@ sum        over all ranks, each of which has a part of it: only where a model is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -80,6 +81,10 @@ class LearnedScale(PassThrough):
     def factor(self, weights: WeightSource) -> float:
         return float(stored_weight(weights, self.weights[0]).reshape(()))
 
+    @property
+    def numbers(self) -> ActivationNumbers:
+        return ActivationNumbers((self.weights[0].name,), one_number)
+
     def value(self, inputs: Sequence[Array], token: TokenContext) -> Array:
         return np.asarray(inputs[0] * inputs[0].dtype.type(self.factor(token.weights)))
 
@@ -104,9 +109,36 @@ class LearnedScale(PassThrough):
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
         buffer, source = writer.allocate(self.width), writer.buffer_of[self.inputs[0]]
-        numbers = ActivationNumbers((self.weights[0].name,), one_number)
-        writer.emit(StepKind.ACTIVATE, input=source, output=buffer, activation=Activation.SCALE, activation_numbers=numbers)
+        fields: dict[str, Any] = {"activation": Activation.SCALE, "activation_numbers": self.numbers}
+        writer.emit(StepKind.ACTIVATE, input=source, output=buffer, **fields)
         writer.set_result(index, buffer)
+
+
+class Constant(NamedTuple):
+    """A number of a config, where engines take learned ones."""
+
+    number: float
+
+    def __call__(self) -> Array:
+        return np.full(1, self.number, np.float32)
+
+
+class Times(LearnedScale):
+    __slots__ = ()
+    kind = "times"
+
+    def factor(self, weights: WeightSource) -> float:
+        return float(self.options["factor"])
+
+    @property
+    def numbers(self) -> ActivationNumbers:
+        return ActivationNumbers((), Constant(self.options["factor"]))
+
+    def formula(self) -> str:
+        return f"x × {self.options['factor']:.4g}"
+
+    def write_modules(self, derivation: Any, index: int) -> None:
+        derivation.add(index, derivation.home_of_value(self), step(times, self.options["factor"]))
 
 
 def one_number(number: Array) -> Array:
@@ -157,6 +189,10 @@ def scale_by_buffer(name: str, read: int, write: int, m: Any, values: Values, p:
     values[write] = values[read] * m._buffers[name]
 
 
+def times(factor: float, read: int, write: int, m: Any, values: Values, p: Any) -> None:
+    values[write] = values[read] * factor
+
+
 def build_add(
     b: Recorder, x: Value, update: Value, site: str | None = None, module: str = "", of: tuple[str, str] | None = None,
     scale: float = 1.0,
@@ -169,6 +205,11 @@ def build_add(
 def build_scale(b: Recorder, x: Value, number: str, site: str | None = None) -> Value:
     """Times a learned number."""
     return b.record(LearnedScale, "", (x,), x.shape, site, {number: (1,)})
+
+
+def build_times(b: Recorder, x: Value, factor: float, site: str) -> Value:
+    """The same values times a number of the config, at a site of their own."""
+    return build_identity(b, x, site) if factor == 1 else b.record(Times, "", (x,), x.shape, site, factor=factor)
 
 
 def build_identity(b: Recorder, x: Value, site: str, module: str = "") -> Value:

@@ -108,10 +108,11 @@ class ProgramWriter:
         ) or self._is_watched(op)
 
     def _all_consumers(self, op: int) -> list[int]:
-        """The ops that read a result, directly or through a deferred norm or what attention does with heads."""
+        """The ops that read a result, directly or through what they do themselves: a deferred norm, a projection that is
+        taken apart, what attention does with heads."""
         ops = []
         for consumer in self.consumers.get(op, []):
-            later = consumer in self.deferred_norms or len(self.ops[consumer].shape) == 4
+            later = consumer in self.deferred_norms or len(self.ops[consumer].shape) == 4 or self.is_taken_apart(consumer)
             ops += self._all_consumers(consumer) if later else [consumer]
         return ops
 

@@ -120,7 +120,7 @@ class Recur(TokenMixer):
 
     def write_modules(self, derivation: Any, index: int) -> None:
         path = path_of(self.module)
-        options = {name: self.options[name] for name in ("delta", "scale")}
+        options = {name: self.options[name] for name in ("delta", "scale")} | {"site_prefix": self.site_prefix}
         for weight in self.weights:
             derivation.vector(weight, 1.0)
             options["skip_name"] = path_of(weight.name)[-1]
@@ -248,7 +248,7 @@ def recur(query: int, key: int, value: int, decay: int, write: int, out: int, m:
 
 def build_recur(
     b: Recorder, query: Value, key: Value, value: Value, decay: Value, write: Value, module: str, delta: bool,
-    scale: float = 1.0, skip: str = "",
+    scale: float = 1.0, skip: str = "", site_prefix: str = "attention",
 ) -> Value:  # fmt: skip
     """Heads that keep a state, joined, with the sites of an attention and those of the state.
 
@@ -257,10 +257,10 @@ def build_recur(
     batch, heads, length, size = value.shape
     state = (batch, heads, key.shape[-1], size)
     inner_sites = {
-        "attention.pattern": (batch, heads, length, b.keys),
-        "attention.state_norm": (batch, length, heads),
-        "attention.state": state,
-        "attention.heads": value.shape,
+        f"{site_prefix}.pattern": (batch, heads, length, b.keys),
+        f"{site_prefix}.state_norm": (batch, length, heads),
+        f"{site_prefix}.state": state,
+        f"{site_prefix}.heads": value.shape,
     }
     joined = (batch, length, integer(heads) * integer(size))
     inputs = (query, key, value, decay, write)

@@ -70,6 +70,11 @@ class TokenMixer(Op):
         return self.inner_site("heads")
 
     @property
+    def site_prefix(self) -> str:
+        """How its sites begin inside a block: attention, cross, or recurrent, of a state that stands beside attention."""
+        return self.inner_site("heads").split(".")[-2]
+
+    @property
     def cross(self) -> bool:
         """Whether the values are those of an encoder's tokens."""
         return False

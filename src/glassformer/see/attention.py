@@ -47,7 +47,7 @@ from glassformer.see.activations import Activations
 from glassformer.see.tokens import Token, find_token
 from glassformer.see.view import ArrayView, Floats, View
 
-AttentionKind: TypeAlias = Literal["self", "cross", "encoder"]
+AttentionKind: TypeAlias = Literal["self", "recurrent", "cross", "encoder"]
 MAX_TOKENS = 48  # rows and columns of a map, unless everything is shown
 MAX_GRID_TOKENS = 96  # above, a map is drawn as an image
 MAX_HOVER_TOKENS = 256  # above, a text cannot be hovered over
@@ -207,7 +207,9 @@ class AttentionMap(ArrayView):
 
     def what(self) -> str:
         """Which map it is, in words."""
-        kind = {"self": "", "cross": "cross-attention, ", "encoder": "the encoder's "}[self.kind]
+        kind = {"self": "", "recurrent": "the recurrent layer, ", "cross": "cross-attention, ", "encoder": "the encoder's "}[
+            self.kind
+        ]
         if self.rollout:
             return f"{kind}all layers, rolled out"
         if self.layer is None:
@@ -401,6 +403,7 @@ class AttentionMaps(View):
 
 SITES = {
     "self": "blocks.{}.attention.pattern",
+    "recurrent": "blocks.{}.recurrent.pattern",
     "cross": "blocks.{}.cross.pattern",
     "encoder": ENCODER + "blocks.{}.attention.pattern",
 }
@@ -408,7 +411,10 @@ MAX_DRAWN = 96  # tokens of a text whose maps are drawn
 ROLLOUT_NOTE = " Rollout tends to end at the first token, where most heads of a decoder rest when they have nothing to do."
 MAX_BYTES = 2_000_000_000  # of a rollout
 MAX_MAPS_BYTES = 16_000_000  # of all heads' maps, a byte for each weight
-KindArgument = Annotated[AttentionKind, about("self; for an encoder-decoder also cross or encoder.")]
+KindArgument = Annotated[
+    AttentionKind,
+    about("self; recurrent, of states that stand beside attention; for an encoder-decoder also cross or encoder."),
+]
 
 
 @operation(
@@ -548,7 +554,9 @@ def heads(reading: Activations, *, kind: KindArgument = "self", progress: Progre
 
 
 def attention_kinds(reading: Activations) -> tuple[AttentionKind, ...]:
-    return ("self", "cross", "encoder") if reading.model.blueprint.encoder_blocks else ("self",)
+    blueprint = reading.model.blueprint
+    beside: tuple[AttentionKind, ...] = ("recurrent",) if attending_layers(blueprint, "recurrent") else ()
+    return ("self", *beside, *(("cross", "encoder") if blueprint.encoder_blocks else ()))
 
 
 def layer_of_site(site: str) -> int:
@@ -583,7 +591,7 @@ def layers_and_heads(reading: Activations, kind: AttentionKind) -> tuple[int, in
     blueprint = reading.model.blueprint
     if kind not in SITES:
         raise InputError(f"there is no attention called {kind!r}.{did_you_mean(kind, SITES)} Kinds: {', '.join(SITES)}.")
-    if kind != "self" and not blueprint.encoder_blocks:
+    if kind in ("cross", "encoder") and not blueprint.encoder_blocks:
         raise InputError(f"{reading.model.name} is no encoder-decoder: it has self-attention only.")
     layers = blueprint.encoder_blocks if kind == "encoder" else blueprint.blocks
     attending = attending_layers(blueprint, kind)
@@ -623,7 +631,7 @@ def heads_of(blueprint: Blueprint, pattern: str) -> int:
 def queries_and_keys(reading: Activations, kind: AttentionKind) -> tuple[Sequence[Token], Sequence[Token]]:
     """The tokens that look, and those that are looked at."""
     text, source = reading.tokens, reading.source_tokens
-    return {"self": (text, text), "cross": (text, source), "encoder": (source, source)}[kind]
+    return {"cross": (text, source), "encoder": (source, source)}.get(kind, (text, text))
 
 
 def checked_index(index: int, count: int, what: str) -> int:
@@ -675,7 +683,7 @@ def attention_maps(
             if sink_maps is not None and site in sinks:
                 sink_maps[place] = np.round(255 * sink_weights(value)).astype(np.uint8)
     masks = {op.inner_site("pattern"): op.options for op in reading.model.blueprint.ops_of(TokenMixer)}
-    causal = kind == "self" and bool(masks.get(sites[0], {}).get("causal", reading.model.writes))
+    causal = kind in ("self", "recurrent") and bool(masks.get(sites[0], {}).get("causal", reading.model.writes))
     windows = tuple(masks.get(site, {}).get("window") for site in sites)
     return AttentionMaps(
         reading.model.name, kind, attention_kinds(reading), layers, count, start_layer, queries, keys, causal, windows,

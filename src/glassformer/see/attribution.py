@@ -45,7 +45,7 @@ MAX_HEADS = 10  # unless everything is shown
 class Contribution:
     """What one part of the model added to a score."""
 
-    name: str  # embedding, what `part_name` says, biases or rounding; among heads also 'attention bias' and 'cross bias'
+    name: str  # embedding, what `part_name` says, biases or rounding; among heads also 'attention bias' and the like
     block: int | None
     head: int | None
     value: float  # in logits
@@ -164,7 +164,8 @@ def attribution(
         op = walk.ops[arrival.op_index]
         if arrival.kind == "heads":
             shares = (arrival.g[0] * walk.values[op.inner_site("heads")][0]).sum(-1).tolist()
-            name = "cross" if isinstance(op, TokenMixer) and op.cross else "attention"
+            assert isinstance(op, TokenMixer)
+            name = op.site_prefix
             heads += [Contribution(name, op.block, head, shares[head]) for head in reversed(range(len(shares)))]
         else:
             name = "embedding" if arrival.kind == "embedding" else part_name(op)

@@ -41,7 +41,7 @@ from glassformer.see.view import View
 
 MAX_SOURCES = 12  # unless everything is shown
 DRAWN_EDGES, MAX_DRAWN_EDGES = 24, 80  # by default, and where everything is shown: more lie over one another
-PartName = Literal["score", "embedding", "attention", "cross", "mlp", "layer input"]
+PartName = Literal["score", "embedding", "attention", "recurrent", "cross", "mlp", "layer input"]
 
 
 @dataclass(frozen=True)
@@ -289,13 +289,14 @@ class GraphSearch:
         op = self.walk.ops[arrival.op_index]
         positions = np.array([self.walk.positions[row] for row in arrival.rows])
         shares = (arrival.g * self.walk.values[op.inner_site("heads")][positions]).sum(-1)  # (rows, heads)
-        name: PartName = "cross" if isinstance(op, TokenMixer) and op.cross else "attention"
+        assert isinstance(op, TokenMixer)
+        name = cast(PartName, op.site_prefix)
         sums: dict[int, Doubles] = {}  # by node: what its output is worth to all that read it
         for row, head in np.ndindex(*shares.shape):
             key: NodeKey = (name, op.block, head, int(positions[row]))
             if (node := self._edge(key, self.readers[arrival.rows[row]], float(shares[row, head]))) is not None:
                 sums[node] = sums.get(node, 0.0) + arrival.g[row, head]
-        if name == "attention" and isinstance(op, TokenMixer) and op.linear_values:
+        if name == "attention" and op.linear_values:
             for node, g in sums.items():
                 self._read_tokens(node, arrival.op_index, g)
 

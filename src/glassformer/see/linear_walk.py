@@ -32,7 +32,17 @@ from glassformer.see.view import Floats
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 Rows: TypeAlias = npt.NDArray[np.intp]
-STREAM_SITES = ("embedding", "middle", "crossed", "residual", "update", "attention.heads", "cross.heads", "final")
+STREAM_SITES = (
+    "embedding",
+    "middle",
+    "crossed",
+    "residual",
+    "update",
+    "attention.heads",
+    "recurrent.heads",
+    "cross.heads",
+    "final",
+)
 
 
 class Arrival(NamedTuple):
@@ -203,19 +213,19 @@ def stream_values(reading: Activations, positions: Sequence[int], sites: Iterabl
 
 
 def part_name(op: Op) -> str:
-    """What an addition to the stream is called: 'attention', 'cross', 'mlp', or 'layer input', which has no site."""
+    """What an addition to the stream is called: 'attention', 'recurrent', 'cross', 'mlp'; 'layer input', without a site."""
     site = (op.site or "").split(".")
     return site[2] if len(site) > 3 else "layer input"
 
 
-def attention_op(blueprint: Blueprint, block: int, cross: bool = False, stack: str = "") -> int | None:
-    """The index of the op by which a block's tokens read each other; None where they have no heads for it, as in a block
-    that only has a convolution, or an MLP."""
+def attention_op(blueprint: Blueprint, block: int, prefix: str = "attention", stack: str = "") -> int | None:
+    """The index of the op by which a block's tokens read each other, and whose sites begin so; None where they have no heads
+    for it, as in a block that only has a convolution, or an MLP."""
     return next(
         (
             index
             for index, op in enumerate(blueprint.ops)
-            if isinstance(op, TokenMixer) and (op.block, op.cross, op.stack) == (block, cross, stack)
+            if isinstance(op, TokenMixer) and (op.block, op.site_prefix, op.stack) == (block, prefix, stack)
         ),
         None,
     )
@@ -225,9 +235,7 @@ def has_heads(blueprint: Blueprint, update: int) -> bool:
     """Whether what is added to the stream is a sum of what heads wrote."""
     op = blueprint.ops[update]
     name = part_name(op)
-    if name not in ("attention", "cross") or op.block is None:
-        return False
-    return attention_op(blueprint, op.block, name == "cross", op.stack) is not None
+    return op.block is not None and attention_op(blueprint, op.block, name, op.stack) is not None
 
 
 BLOCK_ROWS = 8192

@@ -77,6 +77,7 @@ class Recurrence(Container):
     state_index: int
     delta: bool
     scale: float
+    site_prefix = "attention"
     skip_name = ""  # of the parameter that says how much of a token's own value passes by the state
 
     def recur(self, query: Tensor, key: Tensor, value: Tensor, decay: Tensor, write: Tensor, p: ForwardPass) -> Tensor:
@@ -90,7 +91,7 @@ class Recurrence(Container):
         before = None if p.cache is None else p.cache.load_state(self.state_index)
         starts = [0] if p.cache is None else p.mask.columns[:, 0].tolist()
         first = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1]) if before is None else before.to(wide)
-        watched = p.tap is not None and p.tap.wants(self.site("attention.state_norm", p))
+        watched = p.tap is not None and p.tap.wants(self.site(f"{self.site_prefix}.state_norm", p))
         if value.shape[2] == 1:
             heads, state = one_step(query, key, value, decay, write, first, self.delta)
         else:
@@ -101,9 +102,9 @@ class Recurrence(Container):
         if p.tap is not None:
             if watched:
                 norms = state_norms(key, value, decay, write, first, self.delta)
-                self.at_site("attention.state_norm", norms.mT.to(dtype), p)
+                self.at_site(f"{self.site_prefix}.state_norm", norms.mT.to(dtype), p)
             heads = self._seen_heads(heads, query, key, value, decay, write, skip, p, any(starts))
-            state = self.at_site("attention.state", state, p)
+            state = self.at_site(f"{self.site_prefix}.state", state, p)
         if p.cache is not None:
             p.cache.keep_state(self.state_index, state, p.mask.keys)
         return heads.to(dtype).transpose(1, 2).flatten(2)
@@ -114,7 +115,7 @@ class Recurrence(Container):
     ) -> Tensor:  # fmt: skip
         """The sites of pattern and heads; the heads are computed from the pattern only where it is changed."""
         assert p.tap is not None
-        site = self.site("attention.pattern", p)
+        site = self.site(f"{self.site_prefix}.pattern", p)
         if p.tap.wants(site):
             if begun:
                 raise InputError(
@@ -127,7 +128,7 @@ class Recurrence(Container):
             weights = p.tap.apply(site, weights)
             if p.tap.changes(site):
                 heads = weights.to(value.dtype) @ value
-        return self.at_site("attention.heads", heads, p)
+        return self.at_site(f"{self.site_prefix}.heads", heads, p)
 
 
 def one_step(

@@ -1619,7 +1619,7 @@ export interface components {
             head: number | null;
             keys: string[];
             /** @enum {unknown} */
-            kind: "self" | "cross" | "encoder";
+            kind: "self" | "recurrent" | "cross" | "encoder";
             layer: number | null;
             model: string;
             note: string;
@@ -1637,8 +1637,8 @@ export interface components {
             heads: number;
             keys: string[];
             /** @enum {unknown} */
-            kind: "self" | "cross" | "encoder";
-            kinds: ("self" | "cross" | "encoder")[];
+            kind: "self" | "recurrent" | "cross" | "encoder";
+            kinds: ("self" | "recurrent" | "cross" | "encoder")[];
             layers: number;
             model: string;
             note: string;
@@ -1682,7 +1682,7 @@ export interface components {
              * @default self
              * @enum {string}
              */
-            kind: "self" | "cross" | "encoder";
+            kind: "self" | "recurrent" | "cross" | "encoder";
             /** Model */
             model?: string | null;
             /** Prompt */
@@ -1734,7 +1734,7 @@ export interface components {
              * @default self
              * @enum {string}
              */
-            kind: "self" | "cross" | "encoder";
+            kind: "self" | "recurrent" | "cross" | "encoder";
             /**
              * Layer
              * @description Which layer; -1 is the last.
@@ -1861,7 +1861,7 @@ export interface components {
              * @default residual
              * @enum {string}
              */
-            part: "residual" | "attention" | "mlp" | "heads" | "query" | "key" | "value" | "pattern";
+            part: "residual" | "attention" | "recurrent" | "mlp" | "heads" | "recurrent_heads" | "query" | "key" | "value" | "pattern";
             /**
              * Positions
              * @description Only at this position, or token of the second text; repeatable.
@@ -3053,7 +3053,7 @@ export interface components {
             followed: boolean;
             head: number | null;
             /** @enum {unknown} */
-            name: "score" | "embedding" | "attention" | "cross" | "mlp" | "layer input";
+            name: "score" | "embedding" | "attention" | "recurrent" | "cross" | "mlp" | "layer input";
             position: number;
             pruned: number | null;
             token: string;
@@ -3181,7 +3181,7 @@ export interface components {
         HeadsJson: {
             heads: number;
             /** @enum {unknown} */
-            kind: "self" | "cross" | "encoder";
+            kind: "self" | "recurrent" | "cross" | "encoder";
             layers: number;
             model: string;
             note: string;
@@ -3981,7 +3981,7 @@ export interface components {
             model: string;
             pairs: components["schemas"]["PatchedPair"][];
             /** @enum {unknown} */
-            part: "residual" | "attention" | "mlp" | "heads" | "query" | "key" | "value" | "pattern";
+            part: "residual" | "attention" | "recurrent" | "mlp" | "heads" | "recurrent_heads" | "query" | "key" | "value" | "pattern";
             positions: number[];
             /** @constant */
             schema: "glassformer.patching-pairs/2";
@@ -4046,6 +4046,7 @@ export interface components {
             convolution: boolean;
             cross: boolean;
             head: number | null;
+            recurrent: boolean;
             restored: number | null;
             together: number | null;
         };
@@ -4085,7 +4086,7 @@ export interface components {
              * @default heads
              * @enum {string}
              */
-            part: "residual" | "attention" | "mlp" | "heads" | "query" | "key" | "value" | "pattern";
+            part: "residual" | "attention" | "recurrent" | "mlp" | "heads" | "recurrent_heads" | "query" | "key" | "value" | "pattern";
             /**
              * Positions
              * @description Only at this position, or token of the second text; repeatable.
@@ -4219,7 +4220,7 @@ export interface components {
              * @default residual
              * @enum {string}
              */
-            part: "residual" | "attention" | "mlp" | "heads" | "query" | "key" | "value" | "pattern";
+            part: "residual" | "attention" | "recurrent" | "mlp" | "heads" | "recurrent_heads" | "query" | "key" | "value" | "pattern";
             /**
              * Positions
              * @description Only at this position, or token of the second text; repeatable.
@@ -4285,7 +4286,7 @@ export interface components {
             layers: string[];
             model: string;
             /** @enum {unknown} */
-            part: "residual" | "attention" | "mlp" | "heads" | "query" | "key" | "value" | "pattern";
+            part: "residual" | "attention" | "recurrent" | "mlp" | "heads" | "recurrent_heads" | "query" | "key" | "value" | "pattern";
             positions: number[];
             sharing: number;
             texts: [
@@ -4317,7 +4318,7 @@ export interface components {
             layers: string[];
             model: string;
             /** @enum {unknown} */
-            part: "residual" | "attention" | "mlp" | "heads" | "query" | "key" | "value" | "pattern";
+            part: "residual" | "attention" | "recurrent" | "mlp" | "heads" | "recurrent_heads" | "query" | "key" | "value" | "pattern";
             positions: number[];
             /** @constant */
             schema: "glassformer.patching/1";

@@ -139,7 +139,7 @@ HYBRID = {"hidden_size": 64, "intermediate_size": 96, "mamba_n_heads": 8}
 WIDE: dict[str, dict[str, Any]] = {  # so that rows divide into blocks of 32
     "gpt2": {"n_embd": 64, "n_inner": 96}, **dict.fromkeys(("t5", "mt5", "umt5"), T5),
     "mamba2": {"hidden_size": 64, "num_heads": 8},
-    **dict.fromkeys(("bamba", "granitemoehybrid"), HYBRID),
+    **dict.fromkeys(("bamba", "granitemoehybrid", "falcon_h1"), HYBRID),
     **dict.fromkeys(reference.BARTS, BART),
 }  # fmt: skip
 

@@ -57,8 +57,14 @@ TINY["granitemoehybrid"] = {
     "embedding_multiplier": 3.0, "residual_multiplier": 0.6, "logits_scaling": 2.0,
 }  # fmt: skip
 TINY["bamba"] = {**HYBRID, **MAMBA, "attn_layer_indices": [1]}
+MULTIPLIERS: dict[str, Any] = {
+    "embedding_multiplier": 5.5, "lm_head_multiplier": 0.4, "key_multiplier": 0.6, "attention_in_multiplier": 0.8,
+    "attention_out_multiplier": 0.7, "ssm_in_multiplier": 1.3, "ssm_out_multiplier": 0.6,
+    "ssm_multipliers": [0.7, 0.5, 0.35, 1.2, 0.8], "mlp_multipliers": [0.88, 0.5],
+}  # fmt: skip
+TINY["falcon_h1"] = {**HYBRID, **MAMBA, **MULTIPLIERS, "mamba_d_ssm": 48}
 EXPERTS += ("lfm2_moe", "nemotron_h", "granitemoehybrid")
-NOT_ON_GPU = dict.fromkeys(EXPERTS, "has experts")
+NOT_ON_GPU = {**dict.fromkeys(EXPERTS, "has experts"), "falcon_h1": "scales what a mixer reads"}
 NOT_SPLIT = {
     **dict.fromkeys(TINY, "needs all of what would be divided"),
     **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text"), "its state is not divided"),
@@ -69,7 +75,7 @@ HEADS: dict[str, tuple[str, ...]] = {
     "qwen3_next": ("base", "causal", "sequence", "token"),
     **dict.fromkeys(("lfm2", "lfm2_moe", "olmo_hybrid"), ("base", "causal")),
     "mamba2": ("base", "causal"),
-    **dict.fromkeys(("nemotron_h", "granitemoehybrid", "bamba"), ("base", "causal")),
+    **dict.fromkeys(("nemotron_h", "granitemoehybrid", "bamba", "falcon_h1"), ("base", "causal")),
 }
 
 
@@ -236,7 +242,20 @@ def _bamba(draw: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _falcon_h1(draw: random.Random) -> dict[str, Any]:
+    drawn = _hybrid(draw)
+    whole = {**MULTIPLIERS, "ssm_multipliers": [draw.choice([0.5, 1.4]) for _ in range(5)]}
+    some = {name: value for name, value in whole.items() if draw.random() < 0.7}
+    rope = draw.choice([{"rope_type": "default", "rope_theta": draw.choice([500.0, 1e11])}, *ROPES])
+    return {
+        **drawn, **some, "mamba_d_ssm": draw.choice([None, drawn["mamba_n_heads"] * draw.choice([5, 8])]),
+        "mamba_rms_norm": draw.random() < 0.6, "mamba_norm_before_gate": draw.random() < 0.5, "rope_parameters": rope,
+        "projectors_bias": draw.random() < 0.4, "mlp_bias": draw.random() < 0.3, **draw.choice([{}, {"head_dim": 8}]),
+    }  # fmt: skip
+
+
 RANDOM |= {
+    "falcon_h1": _falcon_h1,
     "granitemoehybrid": _granitemoehybrid, "bamba": _bamba,
     "qwen3_5_text": _qwen3_5_text, "qwen3_5_moe_text": _qwen3_5_moe_text, "qwen3_next": _qwen3_next, "mamba2": _mamba2,
     "nemotron_h": _nemotron_h,

@@ -94,12 +94,13 @@ class PartEffect:
     attention: float | None  # what the head gave to the word
     cross: bool = False  # whether it is one of cross-attention
     convolution: bool = False  # whether it is the short convolution that a block has in attention's place
+    recurrent: bool = False  # whether it is one of a recurrent layer beside attention
 
     @property
     def name(self) -> str:
         if self.head is None:
             return f"the {'convolution' if self.convolution else 'MLP'} of block {self.block}"
-        kind = "cross-attention's head" if self.cross else "head"
+        kind = "cross-attention's head" if self.cross else "the recurrent layer's head" if self.recurrent else "head"
         return f"{kind} {self.head} of block {self.block}"
 
 

@@ -28,6 +28,7 @@ from glassformer.see.view import Floats
 
 ENOUGH = 0.9  # of the lead's way back
 LITTLE = 0.02  # of it: a part that adds less to those before it is left out
+MIXERS = ("attention", "recurrent", "cross")  # how sites of heads begin
 LENS_BLOCKS = 8  # that the lens reads at a time, from the last one backwards
 Name = TypeVar("Name", bound=Hashable)
 
@@ -37,14 +38,14 @@ class Part(NamedTuple):
 
     block: int
     head: int | None  # None: the MLP, or the convolution
-    cross: bool = False  # of cross-attention
+    mixer: str = "attention"  # how its sites begin, if it is a head
     convolution: bool = False  # which some blocks have in attention's place, without heads
 
     @property
     def site(self) -> str:
         if self.head is None:
             return f"blocks.{self.block}.{'attention' if self.convolution else 'mlp'}.update"
-        return f"blocks.{self.block}.{'cross' if self.cross else 'attention'}.heads"
+        return f"blocks.{self.block}.{self.mixer}.heads"
 
 
 def carried_by(question: Question, word: Word, effect: WordEffect) -> tuple[Carried, tuple[Check, ...]] | None:
@@ -57,7 +58,7 @@ def carried_by(question: Question, word: Word, effect: WordEffect) -> tuple[Carr
     if not question.lead.alone and best.answer_id != question.token:
         question = replace(question, lead=Lead(question.token, best.answer_id, alone=True))
     ids = exchanged(question.ids, {word: best.id}, model.tokenizer)
-    kinds = ("attention.heads", "attention.update", "cross.heads", "mlp.update", "residual")
+    kinds = (*(f"{mixer}.heads" for mixer in MIXERS), "attention.update", "mlp.update", "residual")
     sites = [f"blocks.{block}.{kind}" for block in range(model.blueprint.blocks) for kind in kinds]
     sites = [site for site in sites if site in model.blueprint.sites]
     with _read_both(question, word, ids, sites) as read:
@@ -73,7 +74,7 @@ def carried_by(question: Question, word: Word, effect: WordEffect) -> tuple[Carr
         tuple(
             PartEffect(
                 part.place.block, part.place.head, part.restored, part.together, attention.get(part.place),
-                part.place.cross, part.place.convolution,
+                part.place.mixer == "cross", part.place.convolution, part.place.mixer == "recurrent",
             )
             for part in parts
         ),
@@ -184,13 +185,13 @@ class PartSearch:
         gains = {block: share - shares.get(block - 1, 0.0) for block, share in shares.items()}
         blocks = sorted(sorted(gains, key=lambda block: -gains[block])[: self.question.effort.blocks])
         heads = [
-            Part(block, head, cross)
+            Part(block, head, mixer)
             for block in blocks
-            for cross, kind in ((False, "attention"), (True, "cross"))
-            for head in range(len(values.get(f"blocks.{block}.{kind}.heads", ())))
+            for mixer in MIXERS
+            for head in range(len(values.get(f"blocks.{block}.{mixer}.heads", ())))
         ]
         whole = (Part(block, None, convolution=convolution) for block in blocks for convolution in (True, False))
-        with_heads = {head.block for head in heads if not head.cross}
+        with_heads = {head.block for head in heads if head.mixer == "attention"}
         return [*heads, *(one for one in whole if one.site in values and not (one.convolution and one.block in with_heads))]
 
     @cached_property
@@ -253,7 +254,7 @@ class PartSearch:
     def attention(self, word: Word, parts: Sequence[FoundPart]) -> dict[Part, float]:
         """What each head gave to the word."""
         in_source = self.question.reading.source is not None
-        places = [part.place for part in parts if part.place.head is not None and part.place.cross == in_source]
+        places = [part.place for part in parts if part.place.head is not None and (part.place.mixer == "cross") == in_source]
         sites = {place: place.site.replace(".heads", ".pattern") for place in places}
         sites = {place: site for place, site in sites.items() if site in self.question.reading.model.blueprint.sites}
         if not sites:

@@ -535,6 +535,7 @@ class _Level:
                 word = place.path.removeprefix(scope(op))
                 return {
                     "attention": "each token takes from the tokens that it looks at",
+                    "recurrent": "each token is written to a state, which is read again",
                     "cross": "each token takes from the source's tokens",
                 }.get(word, "each token by itself, through many neurons")
             case "head" | "score":

@@ -14,7 +14,12 @@ from glassformer.blueprints import Blueprint, Op
 from glassformer.ops.token_mixer import TokenMixer
 from glassformer.see.inside.view import Crumb, LevelKind
 
-GROUPS = {"attention": "attention", "cross": "cross-attention", "mlp": "MLP"}  # the first words of sites
+GROUPS = {
+    "attention": "attention",
+    "recurrent": "recurrent layer",
+    "cross": "cross-attention",
+    "mlp": "MLP",
+}  # the first words of sites
 NAMES = {  # of sites inside a block or a part, where another word says more
     "middle": "stream after attention",
     "crossed": "stream after cross-attention",

@@ -51,14 +51,16 @@ from glassformer.see.view import Floats
 SITES: dict[str, str] = {
     "residual": "blocks.{}.residual",
     "attention": "blocks.{}.attention.update",
+    "recurrent": "blocks.{}.recurrent.update",
     "mlp": "blocks.{}.mlp.update",
     "heads": "blocks.{}.attention.heads",
+    "recurrent_heads": "blocks.{}.recurrent.heads",
     "query": "blocks.{}.attention.query",
     "key": "blocks.{}.attention.key",
     "value": "blocks.{}.attention.value",
     "pattern": "blocks.{}.attention.pattern",
 }
-BY_HEAD = frozenset({"heads", "query", "key", "value", "pattern"})
+BY_HEAD = frozenset({"heads", "recurrent_heads", "query", "key", "value", "pattern"})
 LIKELY = 10  # tokens of each text among which a better pair is looked for
 READ_TOKENS = 256  # of the pairs that are read together, about
 Cell: TypeAlias = tuple[str, int]  # a layer and a column

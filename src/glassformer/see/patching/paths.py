@@ -26,8 +26,12 @@ from glassformer.see.patching.pair import PatchedRun, ReadPair, TextPair
 from glassformer.see.patching.view import PatchedPath, PathPatching
 from glassformer.see.view import Floats
 
-SENDERS = ("embedding", "attention.heads", "attention.update", "mlp.update", "residual")
-RECEIVERS = ("attention.input", "attention.query", "attention.key", "attention.value", "mlp.input", "final")
+HEADS = ("attention.heads", "recurrent.heads")
+SENDERS = ("embedding", *HEADS, "attention.update", "recurrent.update", "mlp.update", "residual")
+RECEIVERS = (
+    *(f"{mixer}.{part}" for mixer in ("attention", "recurrent") for part in ("input", "query", "key", "value")),
+    "mlp.input", "final",
+)  # fmt: skip
 ALL_HEADS = "blocks.*.attention.heads"
 
 
@@ -132,7 +136,7 @@ class Paths:
     def _frozen_sites(self, senders: Sequence[PathEnd]) -> list[str]:
         """The sites after the first of these senders that keep their values."""
         first = min(self.order[end.site] for end in senders)
-        parts = ("attention.heads", "mlp.update") if self.freeze_mlps else ("attention.heads",)
+        parts = (*HEADS, "mlp.update") if self.freeze_mlps else HEADS
         sites = (f"blocks.{block}.{part}" for block in range(self.blocks) for part in parts)
         return [site for site in sites if self.order.get(site, -1) > first]
 

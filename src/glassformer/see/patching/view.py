@@ -23,7 +23,9 @@ from glassformer.page.document import Cell, Column, Grid, Heading, Page, PagePar
 from glassformer.page.format import abbreviate_list, pluralize, reveal_line, tail, visible
 from glassformer.see.view import ArrayView, View, flat_data
 
-PatchedPart: TypeAlias = Literal["residual", "attention", "mlp", "heads", "query", "key", "value", "pattern"]
+PatchedPart: TypeAlias = Literal[
+    "residual", "attention", "recurrent", "mlp", "heads", "recurrent_heads", "query", "key", "value", "pattern"
+]
 MetricName: TypeAlias = Literal["recovered", "logit_difference", "probability", "kl"]
 GridValues: TypeAlias = tuple[tuple[float | None, ...], ...]  # None: there is no such place
 MAX_CHARACTERS = 74  # of a text, unless everything is shown
@@ -37,8 +39,10 @@ ESTIMATE = (
 WHAT = {
     "residual": "the stream after a block",
     "attention": "what a block's attention adds",
+    "recurrent": "what a recurrent layer beside a block's attention adds",
     "mlp": "what a block's MLP adds",
     "heads": "one head's output",
+    "recurrent_heads": "one head's output in a recurrent layer beside attention",
     "query": "one head's query",
     "key": "one head's key",
     "value": "one head's value",
