@@ -63,6 +63,7 @@ def test_it_answers_until_it_is_told_to_stop(tiny_qwen3: Path, number: int) -> N
         (("--host", "0.0.0.0"), "0.0.0.0 can be reached from other machines, so a key is needed."),
         (("--host", "0.0.0.0", "--api-key", "short"), "the API key has 5 characters; 16 are the least that is safe."),
         (("--limit", "queue=3"), "there is no limit 'queue'. Did you mean 'queued'?"),
+        (("--assistant", "smollm2"), "--assistant is 'smollm2'; a server's models draft with their own heads, mtp,"),
         (("--limit", "queued"), "--limit 'queued' is not NAME=VALUE, such as queued=64."),
         (("--limit", "queued=many"), "the limit queued is 'many'; it must be a whole number."),
         (("--limit", "running=0"), "the limit running is 0; it must be at least 1."),
@@ -73,6 +74,11 @@ def test_it_answers_until_it_is_told_to_stop(tiny_qwen3: Path, number: int) -> N
 )
 def test_what_cannot_be_served_is_one_sentence(words: tuple[str, ...], message: str) -> None:
     assert message in failed(glass("serve", "--port", "0", *words))
+
+
+def test_models_without_a_head_cannot_draft_with_one(tiny_qwen3: Path) -> None:
+    message = failed(glass("serve", "--port", "0", "-m", str(tiny_qwen3), "--assistant", "mtp"))
+    assert f"--assistant mtp means a model's own head for further tokens, and {tiny_qwen3.name} has none" in message
 
 
 def test_a_name_twice_is_refused(tiny_qwen3: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import queue
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from click.testing import CliRunner
 
 import glassformer
+from glassformer.cli.app import app
+from glassformer.cli.serve import model_sources
 from glassformer.decoding import GenerationConfig, Policy, Recipe, Step, policies
 from glassformer.decoding.head_drafts import HeadDrafter, PairsRow
 from glassformer.decoding.loop import loop
 from glassformer.decoding.speculative import speculate
+from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Executor, Feed
 from glassformer.ground.errors import SettingError
-from glassformer.model_files import open_model
+from glassformer.ground.sites import Watch
+from glassformer.model_files import ModelFiles, open_model
 from glassformer.runtime.executors import ExecutorOptions, Executors
 from glassformer.runtime.model import Model
+from glassformer.serving.scheduler import Generation, Scheduler, SchedulerLimits
+from tests.engine.gpu import torch_kernels
 from tests.parity import draft_heads, reference
 from tests.see.models import TEXT
 from tests.see.test_views import TOKENIZERS
@@ -67,6 +74,12 @@ def opened(folder: Path, which: str) -> Executors:
     return Executors(open_model(folder), ExecutorOptions(executor=which))
 
 
+def on_gpu(opened: ModelFiles) -> GpuExecutor:
+    """The GPU engine, with kernels written in PyTorch."""
+    device = torch.device("cpu")
+    return GpuExecutor(opened.config, opened.blueprint(), opened.tensors, cache="f32", device=device, kernels=torch_kernels)
+
+
 PROMPTS = ([5, 9, 4, 40], [2, 7, 7, 2, 31, 8, 50], [5, 9, 4, 40], [3])
 
 
@@ -93,25 +106,6 @@ def test_the_text_is_the_same_and_the_drafts_are_the_references(
                 assert draft == theirs.draft(torch.tensor([ids]), len(draft))
 
 
-def write_agreeing(folder: Path, family: str, **changes: Any) -> None:
-    """A model in which a token alone decides on the next one, and whose head has learned just that: no block adds anything,
-    and of a pair the head takes the token."""
-    theirs = draft_heads.write(folder, family, **changes)
-    path, width = folder / "model.safetensors", theirs.model.config.hidden_size
-    stored = load_file(path)
-    norm = stored["model.norm.weight"]
-    for name, value in stored.items():
-        if any(part in name for part in ("o_proj", "out_proj", "down_proj")):
-            stored[name] = torch.zeros_like(value)
-        elif "enorm" in name or "norm_embedding" in name:
-            stored[name] = torch.zeros_like(value) if family in draft_heads.MTP else torch.ones_like(value)
-        elif "eh_proj" in name or "mtp.fc" in name:
-            stored[name] = torch.cat((torch.eye(width), torch.zeros(width, width)), 1)
-        elif "shared_head.norm" in name or name == "mtp.norm.weight":
-            stored[name] = norm.clone()
-    save_file(stored, path, {"format": "pt"})
-
-
 class Counting:
     """An executor whose passes are counted."""
 
@@ -130,7 +124,7 @@ class Counting:
 @pytest.mark.parametrize("family", mostly_swept(draft_heads.FAMILIES, "qwen3_5_text", "deepseek_v3"))
 @pytest.mark.parametrize("which", ["plain", "cpu"])
 def test_a_head_that_agrees_saves_passes(family: str, which: str, tmp_path: Path) -> None:
-    write_agreeing(tmp_path, family)
+    draft_heads.write_agreeing(tmp_path, family)
     executors, size = opened(tmp_path, which), reference.config(family).vocab_size
     alone, helped = texts([[5, 9, 4]], size, 40), texts([[5, 9, 4]], size, 40)
     written(executors.executor, alone)
@@ -145,7 +139,7 @@ def test_a_head_that_agrees_saves_passes(family: str, which: str, tmp_path: Path
 @pytest.mark.parametrize("which", ["plain", "cpu"])
 def test_long_prompts_and_those_whose_beginning_is_cached(which: str, tmp_path: Path) -> None:
     """More tokens than a pass has; of what a prefix cache had, the head knows nothing."""
-    write_agreeing(tmp_path, "qwen3_5_text", max_position_embeddings=512)
+    draft_heads.write_agreeing(tmp_path, "qwen3_5_text", max_position_embeddings=512)
     executors = opened(tmp_path, which)
     prompt = np.random.default_rng(2).integers(3, 150, 300).tolist()
     cache = PrefixCache(executors.executor)
@@ -173,8 +167,21 @@ def test_states_that_nobody_saw_leave_a_gap_and_those_seen_twice_count_once() ->
     assert not row.take(0)
 
 
+def test_the_gpu_engine_runs_heads_too(tmp_path: Path) -> None:
+    draft_heads.write_agreeing(tmp_path, "qwen3_5_text")
+    files = open_model(tmp_path)
+    assert files.draft_head is not None
+    executor, head = on_gpu(files), on_gpu(files.draft_head)
+    for settings in SETTINGS[:2]:
+        alone, helped = texts(PROMPTS, 160, **settings), texts(PROMPTS, 160, **settings)
+        written(executor, alone)
+        steps = written(executor, helped, HeadDrafter(head))
+        assert [policy.chosen for policy in helped] == [policy.chosen for policy in alone]
+        assert sum(step.drafted for step in steps) > len(steps) / 2
+
+
 def test_generate_takes_it(tmp_path: Path) -> None:
-    write_agreeing(tmp_path, "qwen3_5_text")
+    draft_heads.write_agreeing(tmp_path, "qwen3_5_text")
     model = glassformer.AutoModelForCausalLM.from_pretrained(tmp_path)
     ids = torch.tensor([[5, 9, 4, 8], [3, 3, 60, 61]])
     settings = {"max_new_tokens": 15, "eos_token_id": None}
@@ -187,13 +194,18 @@ def test_generate_takes_it(tmp_path: Path) -> None:
         pickle.loads(pickle.dumps(model)).generate(ids, assistant_model="mtp", **settings)
 
 
+def write_with_tokenizer(folder: Path) -> None:
+    """A model whose head agrees with it."""
+    tokenizer, named = TOKENIZERS["gpt2"]()
+    draft_heads.write_agreeing(folder, "qwen3_5_text", vocab_size=tokenizer.get_vocab_size(), max_position_embeddings=512)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(named))
+
+
 @pytest.mark.parametrize("which", ["plain", "cpu"])
 def test_a_loaded_model_takes_it(which: str, tmp_path: Path) -> None:
     """With what ends a text and what it must be like; its steps say which tokens were drafted."""
-    tokenizer, named = TOKENIZERS["gpt2"]()
-    write_agreeing(tmp_path, "qwen3_5_text", vocab_size=tokenizer.get_vocab_size())
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    write_with_tokenizer(tmp_path)
     model = glassformer.load(tmp_path, executor=which)
     for settings in (
         {}, {"do_sample": True, "seed": 3}, {"num_return_sequences": 2, "do_sample": True, "seed": 4},
@@ -208,3 +220,45 @@ def test_a_loaded_model_takes_it(which: str, tmp_path: Path) -> None:
     run = same.watch(TEXT, max_new_tokens=12, assistant_model="mtp")
     assert run.text == model.chat(TEXT, max_new_tokens=12)
     assert any(step.drafted for step in run.steps)
+
+
+def test_a_server_drafts_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For texts that join at any time, with prompts read in chunks; one that is watched gets no drafts."""
+    monkeypatch.setattr("glassformer.decoding.prompt_lookup.MeasuredCost.marginal_share", lambda cost, texts: 0.01)
+    write_with_tokenizer(tmp_path)
+    model, events = glassformer.load(tmp_path, executor="cpu"), queue.Queue[Any]()
+    prompts = [TEXT, TEXT * 12, "a", TEXT * 12 + "b"]
+    settings: list[dict[str, Any]] = [{}, {}, {"do_sample": True, "seed": 3}, {"do_sample": True, "seed": 4}]
+    expected = [
+        model.watch(prompt, max_new_tokens=20, raw=True, eos_token_id=None, **own).ids
+        for prompt, own in zip(prompts, settings, strict=True)
+    ]
+    scheduler = Scheduler(model, events.put, SchedulerLimits(prompt_chunk=64), own_head=True)
+    steps: dict[Generation, list[Step]] = {}
+    for prompt, own in zip(prompts, settings, strict=True):
+        run = model.start(prompt, max_new_tokens=20, raw=True, eos_token_id=None, **own)
+        steps[scheduler.submit([run])] = []
+    watched = model.start(TEXT, max_new_tokens=20, raw=True, eos_token_id=None)
+    watch = Watch(frozenset({"blocks.0.residual"}))
+    steps[seen := scheduler.submit([watched], watch=watch)] = []
+    while not all(own and own[-1].finish for own in steps.values()):
+        for event in events.get(timeout=60):
+            assert event.error is None
+            steps[event.generation].append(event.step)
+    scheduler.close()
+    written_ids = [[step.id for step in own] for own in steps.values()]
+    assert written_ids == [*map(list, expected), list(expected[0])]
+    assert not any(step.drafted for step in steps[seen])
+    statistics = scheduler.statistics()
+    drafted = sum(step.drafted for own in steps.values() for step in own)
+    assert 20 < drafted == statistics.accepted_tokens <= statistics.drafted_tokens
+
+
+def test_the_command_and_the_servers_option_name_it(tmp_path: Path) -> None:
+    write_with_tokenizer(tmp_path / "model")
+    words = ["run", TEXT, "-m", str(tmp_path / "model"), "--raw", "-n", "12", "--json"]
+    alone, helped = (CliRunner().invoke(app, [*words, *more]) for more in ([], ["--assistant", "mtp"]))
+    assert alone.exit_code == helped.exit_code == 0
+    assert json.loads(helped.stdout)["text"] == json.loads(alone.stdout)["text"]
+    (source,) = model_sources([str(tmp_path / "model")], glassformer.load, own_head=True)
+    assert source.own_head

@@ -63,7 +63,8 @@ class Reference:
     def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         eps = self.model.config.rms_norm_eps
         added = 1.0 if self.model.config.model_type in MTP else 0.0
-        return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * (added + weight)
+        normed: torch.Tensor = x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * (added + weight)
+        return normed
 
 
 def file_name(family: str, layers: int, name: str) -> str:
@@ -96,4 +97,23 @@ def write(folder: Path, family: str, **changes: Any) -> Reference:
     )
     tensors |= {file_name(family, layers, name): value.clone().contiguous() for name, value in stored.items()}
     save_file({**load_file(folder / "model.safetensors"), **tensors}, folder / "model.safetensors", {"format": "pt"})
-    return Reference(model, block, *norms, matrix)
+    return Reference(model, block, norms[0], norms[1], matrix)
+
+
+def write_agreeing(folder: Path, family: str, **changes: Any) -> None:
+    """A model in which a token alone decides on the next one, and whose head has learned just that: no block adds anything,
+    and of a pair the head takes the token."""
+    theirs = write(folder, family, **changes)
+    path, width = folder / "model.safetensors", theirs.model.config.hidden_size
+    stored = load_file(path)
+    norm = stored["model.norm.weight"]
+    for name, value in stored.items():
+        if any(part in name for part in ("o_proj", "out_proj", "down_proj")):
+            stored[name] = torch.zeros_like(value)
+        elif "enorm" in name or "norm_embedding" in name:
+            stored[name] = torch.zeros_like(value) if family in MTP else torch.ones_like(value)
+        elif "eh_proj" in name or "mtp.fc" in name:
+            stored[name] = torch.cat((torch.eye(width), torch.zeros(width, width)), 1)
+        elif "shared_head.norm" in name or name == "mtp.norm.weight":
+            stored[name] = norm.clone()
+    save_file(stored, path, {"format": "pt"})

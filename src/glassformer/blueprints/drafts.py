@@ -21,6 +21,7 @@ from typing import Any
 
 from glassformer.blueprints.blueprint import Builder, Value
 from glassformer.blueprints.config import Config
+from glassformer.ground.errors import spell
 
 GIVEN = "embedding"  # the site of a head's blueprint at which the states stand that it goes on from
 SHARED = ("model.embed_tokens.weight", "lm_head.weight")  # with the model
@@ -59,7 +60,7 @@ def no_head(name: str, config: Any) -> str:
     promised = any(getattr(config, count, 0) for count in COUNTS)
     reason = "none, though its config speaks of one: its files leave it out" if promised else "none"
     return (
-        f"assistant_model='mtp' means a model's own head for further tokens, and {name} has {reason}. Leave it out, or name "
+        f"{spell('assistant_model', 'mtp')} means a model's own head for further tokens, and {name} has {reason}. Leave it out, or name "
         "a smaller model of the same vocabulary."
     )
 

@@ -63,6 +63,14 @@ class ServedModelsGroup(ModelGroup):
         Path | None, option("--lenses", metavar="DIR", help="A folder of tuned lenses, which clients can name.")
     ] = None
 
+    assistant: Annotated[
+        str | None,
+        option(
+            "--assistant", metavar="mtp",
+            help="mtp: models with a head of their own for further tokens draft with it, instead of by prompt lookup.",
+        ),
+    ] = None  # fmt: skip
+
     @property
     def library(self) -> Library:
         """What clients can name, of the folders that exist."""
@@ -149,6 +157,7 @@ def serve(
     cluster: ClusterGroup,
 ) -> None:
     """Serve models over HTTP: OpenAI's API and others, for many clients at once."""
+    from glassformer.blueprints.drafts import no_head
     from glassformer.serving.http.app import create_app
     from glassformer.serving.http.security import Security
     from glassformer.serving.http.server import GlassServer, bound_socket
@@ -163,9 +172,12 @@ def serve(
     common.log_to_stderr()
     if access_log:
         logging.getLogger("glassformer.access").setLevel(logging.INFO)
-    make_sources = partial(model_sources, served_names(models), models.load, models.library)
+    own_head = drafts_with_heads(models.assistant)
+    make_sources = partial(model_sources, served_names(models), models.load, models.library, own_head)
     sources = make_sources()
-    pull = partial(pulled_source, models.load, models.library) if permissions.allow_pull else None
+    if own_head and not any(source.own_head for source in sources):
+        raise SettingError(no_head(" and ".join(source.name for source in sources), None))
+    pull = partial(pulled_source, models.load, models.library, own_head) if permissions.allow_pull else None
     allowed = Permissions(pull, permissions.allow_delete, store_responses=permissions.store_responses)
     with ExitStack() as stack:
         app: Starlette
@@ -209,6 +221,17 @@ def cluster_app(
             yield create_front(replicas, limits, security, access_log=access_log)
 
 
+def drafts_with_heads(assistant: str | None) -> bool:
+    """Whether models draft with their own heads, as --assistant says."""
+    from glassformer.decoding.settings_table import OWN_HEAD
+
+    if assistant not in (None, OWN_HEAD):
+        raise SettingError(
+            f"--assistant is {assistant!r}; a server's models draft with their own heads, mtp, or without it."
+        )
+    return assistant is not None
+
+
 def parse_limits(pairs: list[str] | None) -> Limits:
     """The values of --limit."""
     from glassformer.serving.limits import Limits
@@ -221,22 +244,24 @@ def parse_limits(pairs: list[str] | None) -> Limits:
     return Limits(**values)
 
 
-def model_sources(names: Sequence[str], load: Callable[[str], Model], library: Library | None = None) -> list[ModelSource]:
+def model_sources(
+    names: Sequence[str], load: Callable[[str], Model], library: Library | None = None, own_head: bool = False
+) -> list[ModelSource]:
     """The models to serve, located and opened, so that a wrong name is noticed now; they are loaded when asked for."""
     sources = []
     for argument in names:
         alias, name = split_alias(argument)
         with bars.download_bar() as progress:
-            source = model_source(name, load, library, progress)
+            source = model_source(name, load, library, own_head, progress)
         aliases = () if alias in (None, source.name) else (alias,)
         sources.append(replace(source, aliases=tuple(filter(None, aliases))))
     return sources
 
 
 def model_source(
-    name: str, load: Callable[[str], Model], library: Library | None, progress: NamedProgress | None
+    name: str, load: Callable[[str], Model], library: Library | None, own_head: bool, progress: NamedProgress | None
 ) -> ModelSource:
-    """A model to serve, located and opened."""
+    """A model to serve, located and opened; `own_head`: whether its own head drafts, if it has one."""
     from glassformer.engine.bridge.files import bridged
     from glassformer.model_files import open_model
     from glassformer.serving.registry import ModelSource, facts_of
@@ -246,15 +271,18 @@ def model_source(
     is_path = Path(name).exists()
     public = Path(name).stem if is_path else name  # clients need not know where it lies
     source = ModelSource(public, partial(load, name), facts=facts_of(opened), fetched_as=None if is_path else name)
+    source = replace(source, own_head=own_head and opened.draft_head is not None)
     return source if library is None else replace(source, library=library)
 
 
-def pulled_source(load: Callable[[str], Model], library: Library | None, name: str, progress: NamedProgress) -> ModelSource:
+def pulled_source(
+    load: Callable[[str], Model], library: Library | None, own_head: bool, name: str, progress: NamedProgress
+) -> ModelSource:
     """A model that a client asks for: fetched, or checked where it is here already."""
     from glassformer.checkpoint.locate import pull
 
     pull(name, progress)
-    return model_source(name, load, library, progress)
+    return model_source(name, load, library, own_head, progress)
 
 
 def served_names(models: ServedModelsGroup) -> list[str]:

@@ -37,6 +37,10 @@ TopPOption = Annotated[
     float | None, option(help="Sample from the best tokens that have this probability; implies --sample.")
 ]
 SeedOption = Annotated[int | None, option(help="The same seed draws the same tokens.")]
+AssistantOption = Annotated[
+    str | None,
+    option(metavar="NAME", help="A smaller model that drafts, or mtp: the model's own head for further tokens."),
+]
 OtherOption = Annotated[
     list[str] | None,
     option("--option", "-o", metavar="NAME=VALUE", help="Any other setting, such as num_beams=4."),
@@ -60,6 +64,7 @@ class GenerationGroup(OptionGroup):
     top_k: TopKOption = None
     top_p: TopPOption = None
     seed: SeedOption = None
+    assistant: AssistantOption = None
     option: OtherOption = None
 
     def settings(self, *, as_json: bool, **more: Any) -> dict[str, Any]:
@@ -84,11 +89,13 @@ class GenerationGroup(OptionGroup):
                 f"{greedy} takes the best token each time, so {named[0]} would change nothing. Leave one out."
             )
         do_sample = True if named else sample
-        return drop_unset(**shaping, max_new_tokens=self.max_new_tokens, seed=self.seed, do_sample=do_sample)
+        others = {"max_new_tokens": self.max_new_tokens, "seed": self.seed, "assistant_model": self.assistant}
+        return drop_unset(**shaping, do_sample=do_sample, **others)
 
 
 OWN_OPTIONS = {  # what is typed otherwise than its name says
-    "max_new_tokens": "-n", "stop_strings": "--stop", "json_schema": "--schema", "choices": "--choice",
+    "max_new_tokens": "-n", "assistant_model": "--assistant",
+    "stop_strings": "--stop", "json_schema": "--schema", "choices": "--choice",
     "model.patch_pairs": "--pairs FILE", "model.tokens": "glass tokens",
     **{name: f"--{name.replace('_', '-')}" for name in ("temperature", "top_k", "top_p", "seed", "regex")},
 }  # fmt: skip

@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.decoding.lane import Lane
 from glassformer.decoding.policy import Policy
-from glassformer.decoding.speculative import LONGEST_DRAFT, Drafts, DraftState, drafted_token
+from glassformer.decoding.prompt_lookup import HIGHEST_SHARE, MeasuredCost, PassCost
+from glassformer.decoding.speculative import LONGEST_DRAFT, Drafts, DraftState, EveryPass, drafted_token
 from glassformer.engine.protocol import Executor, Feed
 from glassformer.ground.changes import Change
 from glassformer.ground.sites import Watch
 
+MOST_UNREAD = 2**24  # numbers of states that wait for a draft; of more the first ones are let go
 FIRST_DRAFT = 3  # how many tokens are drafted at first: each guess is made of the one before
 STATES = "final"  # the site whose values a head goes on from, the model's and its own
 GIVEN = "embedding"  # the head's site at which they are put
@@ -44,6 +47,8 @@ class PairsRow(DraftState):
             return
         before = self.take(start - self.begin)
         self.states = [*before, states[max(0, self.begin - start) :]]
+        while len(self.states) > 1 and sum(part.size for part in self.states) > MOST_UNREAD:
+            self.begin += len(self.states.pop(0))
 
     def take(self, count: int) -> list[States]:
         """The first of its states."""
@@ -110,6 +115,25 @@ class HeadDrafter:
             count = policy.settings.num_assistant_tokens or FIRST_DRAFT
             self._rows[policy] = PairsRow(self.executor.open(), count, max(count, LONGEST_DRAFT))
         return self._rows[policy]
+
+
+class HeadBatchDrafts(EveryPass):
+    """What a head drafts for a batch: where checking costs little, for few texts on a machine that waits for its memory."""
+
+    def __init__(self, executor: Executor, longest: int = LONGEST_DRAFT, cost: PassCost | None = None) -> None:
+        super().__init__(HeadDrafter(executor), longest)
+        self.cost: PassCost = MeasuredCost() if cost is None else cost
+        self.drafted_tokens = 0
+
+    def plan(self, lanes: Mapping[int, Lane]) -> dict[int, list[int]]:
+        if self.cost.marginal_share(len(lanes)) > HIGHEST_SHARE:
+            return {}
+        drafts = super().plan(lanes)
+        self.drafted_tokens += sum(map(len, drafts.values()))
+        return drafts
+
+    def add_pass(self, positions: int, seconds: float) -> None:
+        self.cost.add(positions, seconds)
 
 
 def _feed(row: PairsRow, ids: Sequence[int], states: States) -> Feed:

@@ -9,6 +9,7 @@ distribution. (Logits of several positions at once can differ from those of one 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -59,14 +60,16 @@ class EveryPass:
 
     shares_with_sampler = False
 
-    def __init__(self, drafter: Drafter) -> None:
+    def __init__(self, drafter: Drafter, longest: int = sys.maxsize) -> None:
+        """`longest`: how many tokens a draft has at most."""
         self.drafter = drafter
         self.accepted_tokens = 0
+        self._longest = longest
         self.reads: frozenset[str] = drafter.reads if isinstance(drafter, StateDrafter) else frozenset()
 
     def plan(self, lanes: Mapping[int, Lane]) -> dict[int, list[int]]:
         begun = [lane for lane in lanes.values() if lane.policy.chosen]
-        drafts = self.drafter.draft({lane.policy: lane.draft_room for lane in begun})
+        drafts = self.drafter.draft({lane.policy: min(lane.draft_room, self._longest) for lane in begun})
         return {key: list(draft) for key, lane in lanes.items() if (draft := drafts.get(lane.policy))}
 
     def add_pass(self, positions: int, seconds: float) -> None:

@@ -37,7 +37,7 @@ class Limits:
     queued: int = 256  # requests that wait for it
     prompt_chunk: int | None = None  # tokens of prompts read in one pass, so that a long one does not stall the others
     cached_tokens: int | None = None  # in each model's KV cache, of running texts and kept prefixes
-    drafted_tokens: int = LONGEST_DRAFT  # of a text in one pass, by prompt lookup, where that pays; 0: none
+    drafted_tokens: int = LONGEST_DRAFT  # of a text in one pass, where that pays; 0: none
 
     # Of what is kept for clients until the server stops
     stored_bytes: int = 256 * 2**20  # of files and batches' answers on disk, and as many of responses in memory

@@ -76,6 +76,7 @@ class ModelSource:
     created: int = field(default_factory=lambda: int(time.time()))  # as clients list it: when the server learnt of it
     fetched_as: str | None = None  # its name in the catalogue or on the hub; None for a path of the operator's own
     facts: ModelFacts = field(default_factory=ModelFacts)  # what is known of it before it is loaded
+    own_head: bool = False  # whether its own head for further tokens drafts
 
 
 Pull: TypeAlias = Callable[[str, NamedProgress], ModelSource]
@@ -225,7 +226,8 @@ class Registry:
             if model.writes:
                 _ = model.executor.describe()  # its weights are read now, not by the thread of the first request
             limits = self.limits.scheduler
-            served = ServedModel(source, model, Scheduler(model, lambda events: self._deliver(events), limits), users=1)
+            scheduler = Scheduler(model, lambda events: self._deliver(events), limits, source.own_head)
+            served = ServedModel(source, model, scheduler, users=1)
             with self._lock:
                 closed = self._closed
                 if not closed:

@@ -22,6 +22,7 @@ from functools import cached_property, partial
 from typing import TypeVar
 
 from glassformer.decoding import Policy, Step, StepDetail, generate, runs_in_loop
+from glassformer.decoding.head_drafts import HeadBatchDrafts
 from glassformer.decoding.loop import Loop
 from glassformer.decoding.policy import NOTHING
 from glassformer.decoding.prompt_lookup import LONGEST_DRAFT, BatchDrafts
@@ -56,7 +57,7 @@ class SchedulerLimits:
     cached_tokens: int | None = (
         None  # in the KV cache, of running texts and kept prefixes together; by default a third of what is free
     )
-    drafted_tokens: int = LONGEST_DRAFT  # of a text in one pass, by prompt lookup, where that pays; 0: none
+    drafted_tokens: int = LONGEST_DRAFT  # of a text in one pass, where that pays; 0: none
 
 
 @dataclass(eq=False)
@@ -121,9 +122,11 @@ class Scheduler:
     """Writes the texts of one model, and does what else is asked of it in between."""
 
     def __init__(
-        self, model: Model, deliver: Callable[[Sequence[Event]], None], limits: SchedulerLimits | None = None
-    ) -> None:
-        """`deliver` receives all events of a pass at once, on the scheduler's thread: it must be quick."""
+        self, model: Model, deliver: Callable[[Sequence[Event]], None], limits: SchedulerLimits | None = None,
+        own_head: bool = False,
+    ) -> None:  # fmt: skip
+        """`deliver` receives all events of a pass at once, on the scheduler's thread: it must be quick. `own_head`: the
+        model's own head drafts, instead of prompt lookup."""
         self.model = model
         self.limits = SchedulerLimits() if limits is None else limits
         self._deliver = deliver
@@ -137,7 +140,8 @@ class Scheduler:
         self._end: float | None = None  # when everything is to be over
         self._prompt_tokens = self._generated_tokens = self._cached_tokens = self._passes = 0
         self._pass_seconds: deque[float] = deque(maxlen=RECENT_PASSES)
-        self._drafts = BatchDrafts(self.limits.drafted_tokens)
+        longest = self.limits.drafted_tokens
+        self._drafts = HeadBatchDrafts(model.executors.draft_head, longest) if own_head else BatchDrafts(longest)
         self._thread: threading.Thread | None = None
 
     # For clients, from any thread -------------------------------------------------------------------------------

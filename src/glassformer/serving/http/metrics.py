@@ -112,7 +112,7 @@ class Metrics:
         lines += model_samples("glass_texts_running", "Texts that are being written.", "gauge", running)
         lines += model_samples("glass_requests_waiting", "Requests in the queue.", "gauge", waiting)
         lines += model_samples(
-            "glass_drafted_tokens_total", "Tokens drafted by prompt lookup, and checked.", "counter",
+            "glass_drafted_tokens_total", "Tokens drafted, and checked.", "counter",
             {name: float(numbers.drafted_tokens) for name, numbers in statistics.items()},
         )  # fmt: skip
         lines += model_samples(
