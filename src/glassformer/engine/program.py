@@ -193,6 +193,7 @@ class ProgramStep:
     after_cache: bool = False  # after the last keys and values are stored: needed for scored tokens and watchers only
     epilogue: Epilogue = Epilogue.NONE
     activation: Activation = Activation.SILU
+    activated_from: int = 0  # the column of the output from which on a matmul's results are activated
     matrices: tuple[Table, ...] = ()  # of a matmul, side by side in its output; or the tables of an embedding
     experts: tuple[tuple[MatrixRef, ...], ...] = ()  # the matrices of each expert
     expert_count: int = 0

@@ -84,7 +84,7 @@ def test_rounding_changes_no_score(family: str, tmp_path: Path, monkeypatch: pyt
         return executor.run(feeds)[0].host()
 
     rounded_scores = scores()
-    monkeypatch.setattr(steps, "prompt_dtypes", lambda program, weights: [PromptDtypes()] * len(program.steps))
+    monkeypatch.setattr(steps, "prompt_dtypes", lambda program, weights, joined=(): [PromptDtypes()] * len(program.steps))
     assert np.allclose(rounded_scores, scores(), atol=1e-5 * np.abs(rounded_scores).max())
 
 

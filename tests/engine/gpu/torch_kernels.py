@@ -66,8 +66,8 @@ def _places(rows: Tensor | None, x: Tensor) -> Any:
 
 def matmul(
     x: Tensor, matrices: Sequence[DeviceMatrix], out: Tensor, *, norm: DeviceNorm | None = None, epilogue: str = "none",
-    activation: str | None = None, residual: Tensor | None = None, scale: float = 1.0, input_rows: Tensor | None = None,
-    output_rows: Tensor | None = None, prompt: bool = False,
+    activation: str | None = None, activated_from: int = 0, residual: Tensor | None = None, scale: float = 1.0,
+    input_rows: Tensor | None = None, output_rows: Tensor | None = None, prompt: bool = False,
 ) -> None:  # fmt: skip
     inputs = _normed(x[_places(input_rows, x)], norm)
     results = [inputs.to(matrix.data.dtype).float() @ matrix.data.T.float() for matrix in matrices]
@@ -81,7 +81,7 @@ def matmul(
         sums = ACTIVATIONS[activation or "silu"](gates) * values
     sums = sums * scale
     if epilogue == "activate":
-        sums = ACTIVATIONS[activation or "silu"](sums)
+        sums[:, activated_from:] = ACTIVATIONS[activation or "silu"](sums[:, activated_from:])
     places = slice(0, len(sums)) if output_rows is None else output_rows.long()
     if residual is not None:
         sums = residual[places] + sums

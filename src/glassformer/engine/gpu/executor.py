@@ -202,7 +202,7 @@ class GpuExecutor(ProgramExecutor[DeviceProgram, GpuRow, GpuLogits]):
         tensors, numbers_scored = layout.tensors(numbers)
         scored = None if layout.scored == layout.tokens else numbers_scored
         pattern_keys = max(max_keys, max_source)
-        buffers = new_buffers(prepared.program, layout.tokens, layout.scored, pattern_keys, self.device)
+        buffers = new_buffers(prepared.program, prepared.neighbours, layout.tokens, layout.scored, pattern_keys, self.device)
         return DevicePass(
             prepared.program, chunks, buffers, self._kernels, tensors, scored, pool.tensor,
             self._pool.tensor, self._states.tensor, prepared.ropes, max_keys, max_source,

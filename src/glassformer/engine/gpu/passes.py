@@ -213,11 +213,19 @@ class DevicePass(PassValues):
         return max(self.max_keys, self.max_source)
 
 
-def new_buffers(program: Program, tokens: int, scored: int, keys: int, device: torch.device) -> list[Tensor]:
-    return [
-        torch.empty(scored if index == program.scores else tokens, shape.width(keys), device=device)
-        for index, shape in enumerate(program.buffers)
-    ]
+def new_buffers(
+    program: Program, neighbours: Sequence[Sequence[int]], tokens: int, scored: int, keys: int, device: torch.device
+) -> list[Tensor]:  # fmt: skip
+    """`neighbours`: buffers that lie side by side in a larger one; those come after the program's own."""
+    widths = [shape.width(keys) for shape in program.buffers]
+    larger = [torch.empty(tokens, sum(widths[index] for index in group), device=device) for group in neighbours]
+    places: dict[int, Tensor] = {}
+    for group, whole in zip(neighbours, larger, strict=True):
+        places |= zip(group, torch.split(whole, [widths[index] for index in group], dim=1), strict=True)
+    for index, width in enumerate(widths):
+        if index not in places:
+            places[index] = torch.empty(scored if index == program.scores else tokens, width, device=device)
+    return [*(places[index] for index in range(len(widths))), *larger]
 
 
 def rounded_up(number: int, step: int) -> int:

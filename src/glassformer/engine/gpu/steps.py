@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
+from glassformer.engine.gpu.joined_matmuls import joined_matmuls, joined_step, neighbours, outputs
 from glassformer.engine.gpu.kernels.matmul import product_dtype
 from glassformer.engine.gpu.kernels.recurrence import StateHeads
 from glassformer.engine.gpu.kernels.tensors import AttentionRule, CachedHeads
@@ -33,7 +34,9 @@ class DeviceProgram:
 
     def __init__(self, program: Program, weights: DeviceWeights) -> None:
         self.program = program
-        self.launches = bind_steps(program, weights)
+        joined = joined_matmuls(program)
+        self.neighbours = neighbours(program, joined)
+        self.launches = bind_steps(program, weights, joined)
         self.stops = frozenset(stops(program))
         self.scoped = [step.scope is not TokenScope.ALL for step in program.steps]
         self.ropes = [
@@ -58,24 +61,33 @@ class DeviceProgram:
         for index in range(begin, len(self.launches) if end is None else end):
             if index in self.stops and index > begin:
                 device_pass.apply_changes_before(index)
-            if not (unscored and self.scoped[index]):
-                self.launches[index](device_pass)
+            launch = self.launches[index]
+            if launch is not None and not (unscored and self.scoped[index]):
+                launch(device_pass)
         if len(self.launches) in self.stops:
             device_pass.apply_changes_before(len(self.launches))
 
 
-def bind_steps(program: Program, weights: DeviceWeights) -> list[Launch]:
-    """What launches each step of a program.
+def bind_steps(program: Program, weights: DeviceWeights, joined: Sequence[Sequence[int]]) -> list[Launch | None]:
+    """What launches each step of a program; None: an earlier step's launch does it.
 
     After the last keys and values are stored, a step runs for scored tokens only, unless a later site is watched. There
     prompts are computed as single tokens are, so that nobody can tell from the numbers who watches.
     """
-    dtypes = prompt_dtypes(program, weights)
-    return [BINDERS[step.kind](step, weights, dtypes[index]) for index, step in enumerate(program.steps)]
+    steps: list[ProgramStep | None] = list(program.steps)
+    larger = neighbours(program, joined)
+    for group in joined:
+        step = joined_step(program, group, len(program.buffers) + larger.index(outputs(program, group)))
+        weights.matrices(step.matrices)  # before any of them is asked for alone
+        for index in group:
+            steps[index] = None
+        steps[min(group)] = step
+    dtypes = prompt_dtypes(program, weights, [index for group in joined for index in group])
+    return [None if step is None else BINDERS[step.kind](step, weights, dtypes[index]) for index, step in enumerate(steps)]
 
 
-def prompt_dtypes(program: Program, weights: DeviceWeights) -> list[PromptDtypes]:
-    """The dtypes of each step's input and output in prompt passes.
+def prompt_dtypes(program: Program, weights: DeviceWeights, joined: Sequence[int] = ()) -> list[PromptDtypes]:
+    """The dtypes of each step's input and output in prompt passes; `joined`: steps whose results lie side by side.
 
     What only matmuls read, and nobody else, is written in the dtype that they would round it to: the numbers are the same,
     and fewer bytes go to memory and back.
@@ -85,7 +97,7 @@ def prompt_dtypes(program: Program, weights: DeviceWeights) -> list[PromptDtypes
     for changes in program.pattern_changes.values():
         kept |= {buffer for change in changes for buffer in (change.changed_heads, change.heads)}
     for index, step in enumerate(program.steps):
-        if step.output in kept or step.after_cache or not _can_round_output(step, weights):
+        if step.output in kept or step.after_cache or index in joined or not _can_round_output(step, weights):
             continue
         readers = list(_readers(program, index))
         rounded = {_input_dtype(program.steps[reader], step.output, weights) for reader in readers}
@@ -188,7 +200,7 @@ def _bind_matmul(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes
     adds = step.epilogue is Epilogue.ADD
     options = {
         "norm": weights.norm(step.norm), "epilogue": step.epilogue.name.lower(), "activation": step.activation.name.lower(),
-        "scale": step.scale,
+        "activated_from": step.activated_from, "scale": step.scale,
     }  # fmt: skip
     return lambda run: run.kernels.matmul(
         _buffer(run, step.input, dtypes.input), matrices, _buffer(run, step.output, dtypes.output), **options,

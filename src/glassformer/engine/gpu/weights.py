@@ -105,7 +105,7 @@ class DeviceWeights(NamedWeights[EngineTensor]):
         self.device = device
         self._upload = Upload(device)
         self._matrices: dict[tuple[Table, ...], list[DeviceMatrix]] = {}
-        self._parts: dict[str, DeviceMatrix] = {}
+        self._places: dict[MatrixRef, tuple[DeviceMatrix, int]] = {}  # where the rows of each lie
         self._norms: dict[NormRef, DeviceNorm] = {}
         self._distance_biases: dict[DistanceBias, Tensor] = {}
 
@@ -117,31 +117,46 @@ class DeviceWeights(NamedWeights[EngineTensor]):
         """The matrices of one step; neighbours of one kind are one. `gated`: two halves, which both are or neither."""
         if tables in self._matrices:
             return self._matrices[tables]
-        if len(tables) == 1 and isinstance(tables[0], MatrixRef) and tables[0].biases:  # a tied table may have a bias
-            (data,) = self.matrices((tables[0]._replace(biases=()),))
-            self._matrices[tables] = [replace(data, bias=self._bias(tables))]
-        else:
-            parts = [self._part(table) for table in tables]
-            groups = [list(group) for _, group in groupby(range(len(parts)), lambda index: parts[index].kind)]
-            self._matrices[tables] = [
-                replace(self._joined([parts[index] for index in group]), bias=self._bias([tables[index] for index in group]))
-                for group in groups
-            ]
-            for matrix, group in zip(self._matrices[tables], groups, strict=True):
-                self._note_parts(matrix, [tables[index] for index in group])
-        return self._matrices[tables]
+        if (part := self._part_of_others(tables)) is not None:
+            self._matrices[tables] = [replace(part, bias=self._bias(tables))]
+            return self._matrices[tables]
+        parts = [self._part(table) for table in tables]
+        groups = [list(group) for _, group in groupby(range(len(parts)), lambda index: parts[index].kind)]
+        matrices = []
+        for group in groups:
+            matrix = self._joined([parts[index] for index in group])
+            self._note_places(matrix, [tables[index] for index in group])
+            matrices.append(replace(matrix, bias=self._bias([tables[index] for index in group])))
+        self._matrices[tables] = matrices
+        return matrices
 
-    def _note_parts(self, matrix: DeviceMatrix, tables: Sequence[Table]) -> None:
-        """Remember where the rows of each tensor lie in a matrix."""
+    def _note_places(self, matrix: DeviceMatrix, tables: Sequence[Table]) -> None:
+        """Remember where the rows of each table lie in a matrix."""
         first = 0
         for table in tables:
-            if isinstance(table, MatrixRef) and len(table.names) == 1 and not table.transposed and table.part is None:
-                self._parts[table.names[0]] = matrix.part(first, table.shape[0])
+            if isinstance(table, MatrixRef):
+                self._places[table._replace(biases=())] = matrix, first
             first += table.shape[0]
+
+    def _part_of_others(self, tables: Sequence[Table]) -> DeviceMatrix | None:
+        """Some tables that lie behind each other in a matrix which is on the device already."""
+        refs = [table._replace(biases=()) for table in tables if isinstance(table, MatrixRef)]
+        if len(refs) < len(tables) or not all(ref in self._places for ref in refs):
+            return None
+        whole, begin = self._places[refs[0]]
+        end = begin
+        for ref in refs:
+            matrix, first = self._places[ref]
+            if matrix is not whole or first != end:
+                return None
+            end += ref.shape[0]
+        return whole.part(begin, end - begin)
 
     def part(self, name: str) -> DeviceMatrix:
         """A tensor that a matrix was made of, as it lies in it."""
-        return self._parts[name]
+        place = next(ref for ref in self._places if ref.names == (name,) and not ref.transposed and ref.part is None)
+        matrix, first = self._places[place]
+        return matrix.part(first, place.shape[0])
 
     def table(self, table: Table) -> DeviceMatrix:
         """A table of an embedding."""

@@ -149,8 +149,8 @@ def load_other(residual_ptr, place, live, row, rows, residual_stride, EPILOGUE: 
 
 @triton.jit
 def finish_tile(
-    sums, gates, other, bias_ptr, out_ptr, place, live, row, rows, out_stride, scale, EPILOGUE: tl.constexpr,
-    ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr,
+    sums, gates, other, bias_ptr, out_ptr, place, live, row, rows, out_stride, scale, first_activated,
+    EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
     """Bias, scale, activation, gate and residual of a tile of sums, (tokens, rows), and its store."""
     inside = row < rows
@@ -163,7 +163,7 @@ def finish_tile(
         sums = activated(gates, ACTIVATION) * sums
     sums *= scale
     if EPILOGUE == ACTIVATE:
-        sums = activated(sums, ACTIVATION)
+        sums = tl.where((row >= first_activated)[None, :], activated(sums, ACTIVATION), sums)
     elif EPILOGUE == ADD:
         sums = other + sums
     elif EPILOGUE == GATE_STORED:

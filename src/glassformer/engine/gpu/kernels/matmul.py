@@ -72,6 +72,7 @@ def matmul(
     norm: DeviceNorm | None = None,
     epilogue: str = "none",
     activation: str | None = None,
+    activated_from: int = 0,
     residual: Tensor | None = None,
     scale: float = 1.0,
     input_rows: Tensor | None = None,
@@ -80,8 +81,9 @@ def matmul(
 ) -> None:
     """Products of each token's inputs with matrices, side by side in `out`, (tokens, rows of all matrices).
 
-    `epilogue`: "none"; "add" to the `residual`, which may be `out`; "activate"; or "gate": act(first half) · second half, of
-    one matrix that holds both or of two. `prompt`: of packed weights, with tiles for many tokens, which round differently.
+    `epilogue`: "none"; "add" to the `residual`, which may be `out`; "activate", from a column of `out` on; or "gate":
+    act(first half) · second half, of one matrix that holds both or of two. `prompt`: of packed weights, with tiles for many
+    tokens, which round differently.
     """
     tokens = x.shape[0] if input_rows is None else input_rows.shape[0]
     if tokens == 0:
@@ -98,6 +100,7 @@ def matmul(
         width = matrix.rows // 2 if step == GATE.value else matrix.rows
         part = out[:, column : column + width]
         added = part if other is None else other[:, column : column + width]
+        first_activated = max(activated_from - column, 0)
         column += 0 if epilogue == "gate" else width
         inputs, inputs_norm, rows, dtype = x, norm, input_rows, product_dtype(matrix)
         if _needs_preparation(x, matrix, norm, input_rows, tokens, prompt):
@@ -109,7 +112,7 @@ def matmul(
             "HAS_OUTPUT_ROWS": output_rows is not None, "enable_fp_fusion": False,
         }  # fmt: skip
         strides = (added.stride(0), part.stride(0))
-        outputs = (matrix.bias, added, part, output_rows, tokens, width, matrix.columns, *strides, factor)
+        outputs = (matrix.bias, added, part, output_rows, tokens, width, matrix.columns, *strides, factor, first_activated)
         launch = _launch_matmul if matrix.scales is None else launch_packed_matmul
         launch(inputs, matrix, outputs, constants, norm_arguments(inputs_norm, rows, matrix.columns), prompt)
 
@@ -134,7 +137,9 @@ def tile_for(tokens: int, rows: int, matrix: DeviceMatrix, gated: bool) -> Tile:
     if matrix.data.dtype == torch.float32:
         return Tile(16, 32, 64, NORM_WARPS, 2)
     if tokens == 1:
-        return Tile(16, 64, 128, NORM_WARPS, 5) if rows >= 16384 else Tile(16, 32, 256, NORM_WARPS, 4)
+        if rows >= 16384:
+            return Tile(16, 64, 128, NORM_WARPS, 5)
+        return Tile(16, 32, 256, NORM_WARPS, 4) if rows > 2048 or gated else Tile(16, 8, 1024, NORM_WARPS, 3)
     if tokens <= SMALL_BATCH:
         return Tile(16, 32, 256, 4, 4)
     if tokens <= 32:
@@ -172,7 +177,9 @@ def _launch_matmul(
     masked = matrix.columns % tile.columns != 0
     if tokens == 1 and not prompt:
         arguments, more = norm
-        single_matmul_kernel[grid](x, matrix.data, *outputs, x.stride(0), *arguments, MASKED=masked, **more, **constants)
+        single_matmul_kernel[grid](
+            x, matrix.data, *outputs, x.stride(0), *arguments, MASKED=masked, **more, **constants
+        )  # fmt: skip
         return
     inputs, weights = x, matrix.data
     tiled = tile.by_copy_engine and can_be_tiled(x) and can_be_tiled(weights)
@@ -185,10 +192,10 @@ def _launch_matmul(
 @triton.jit
 def single_matmul_kernel(
     x_ptr, weights_ptr, bias_ptr, residual_ptr, out_ptr, output_rows, tokens, rows, columns, residual_stride, out_stride,
-    scale, x_stride, norm_weight, norm_bias, eps, input_rows, EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, HAS_INPUT_ROWS: tl.constexpr, NORM: tl.constexpr,
-    HAS_NORM_BIAS: tl.constexpr, NORM_WIDTH: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    MASKED: tl.constexpr,
+    scale, first_activated, x_stride, norm_weight, norm_bias, eps, input_rows, EPILOGUE: tl.constexpr,
+    ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, HAS_INPUT_ROWS: tl.constexpr,
+    NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr, NORM_WIDTH: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """One token, in a tile that has room for more."""
     token, row = tile_tokens_and_rows(tokens, TOKENS, ROWS)
@@ -215,7 +222,8 @@ def single_matmul_kernel(
             gates = tl.dot(inputs, load_transposed(gate_rows, column, columns, MASKED), gates, input_precision="ieee")
         sums = tl.dot(inputs, load_transposed(weight_rows, column, columns, MASKED), sums, input_precision="ieee")
     finish_tile(
-        sums, gates, other, bias_ptr, out_ptr, place, live, row, rows, out_stride, scale, EPILOGUE, ACTIVATION, HAS_BIAS
+        sums, gates, other, bias_ptr, out_ptr, place, live, row, rows, out_stride, scale, first_activated, EPILOGUE,
+        ACTIVATION, HAS_BIAS,
     )  # fmt: skip
 
 
@@ -229,8 +237,9 @@ def load_transposed(rows, column, columns, MASKED: tl.constexpr):
 @triton.jit(do_not_specialize=["tokens"])
 def matmul_kernel(
     x, weights, bias_ptr, residual_ptr, out_ptr, output_rows, tokens, rows, columns, residual_stride, out_stride,
-    scale, x_stride, EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr,
-    TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TILED: tl.constexpr, MASKED: tl.constexpr,
+    scale, first_activated, x_stride, EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr,
+    HAS_OUTPUT_ROWS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, TILED: tl.constexpr,
+    MASKED: tl.constexpr,
 ):  # fmt: skip
     """`TILED`: inputs and weights are descriptors whose tiles the copy engine loads; otherwise they are addresses."""
     token, row = tile_tokens_and_rows(tokens, TOKENS, ROWS)
@@ -251,7 +260,8 @@ def matmul_kernel(
     place = output_places(output_rows, token, live, HAS_OUTPUT_ROWS)
     other = load_other(residual_ptr, place, live, row, rows, residual_stride, EPILOGUE)
     finish_tile(
-        sums, gates, other, bias_ptr, out_ptr, place, live, row, rows, out_stride, scale, EPILOGUE, ACTIVATION, HAS_BIAS
+        sums, gates, other, bias_ptr, out_ptr, place, live, row, rows, out_stride, scale, first_activated, EPILOGUE,
+        ACTIVATION, HAS_BIAS,
     )  # fmt: skip
 
 

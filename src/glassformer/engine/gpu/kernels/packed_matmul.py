@@ -271,7 +271,7 @@ def load_inside(addresses, inside, MASKED: tl.constexpr):
 @triton.jit(do_not_specialize=["tokens"])
 def packed_step_matmul_kernel(
     x_ptr, weights_ptr, bias_ptr, residual_ptr, out_ptr, output_rows, tokens, rows, columns, residual_stride, out_stride,
-    scale, x_stride, scales, outer_scales, high_bits, blocks, norm_weight, norm_bias, eps, input_rows,
+    scale, first_activated, x_stride, scales, outer_scales, high_bits, blocks, norm_weight, norm_bias, eps, input_rows,
     EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr,
     HAS_INPUT_ROWS: tl.constexpr, NORM: tl.constexpr, HAS_NORM_BIAS: tl.constexpr, NORM_WIDTH: tl.constexpr,
     ROWS: tl.constexpr, BLOCKS: tl.constexpr, MASKED: tl.constexpr, STAGES: tl.constexpr, BITS: tl.constexpr,
@@ -312,8 +312,8 @@ def packed_step_matmul_kernel(
     if EPILOGUE == GATE:
         row_gates = tl.sum(tl.sum(gates, axis=2), axis=1)[None, :]
     finish_tile(
-        row_sums, row_gates, other, bias_ptr, out_ptr, place, live, row, rows, out_stride, scale, EPILOGUE, ACTIVATION,
-        HAS_BIAS,
+        row_sums, row_gates, other, bias_ptr, out_ptr, place, live, row, rows, out_stride, scale, first_activated, EPILOGUE,
+        ACTIVATION, HAS_BIAS,
     )  # fmt: skip
 
 
@@ -329,9 +329,9 @@ def input_place(input_rows, HAS_INPUT_ROWS: tl.constexpr):
 @triton.jit(do_not_specialize=["tokens"])
 def packed_prompt_matmul_kernel(
     x_ptr, weights_ptr, bias_ptr, residual_ptr, out_ptr, output_rows, tokens, rows, columns, residual_stride, out_stride,
-    scale, x_stride, scales, outer_scales, high_bits, blocks, EPILOGUE: tl.constexpr, ACTIVATION: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, TOKENS: tl.constexpr, ROWS: tl.constexpr, BITS: tl.constexpr,
-    ZERO: tl.constexpr, SCALES: tl.constexpr,
+    scale, first_activated, x_stride, scales, outer_scales, high_bits, blocks, EPILOGUE: tl.constexpr,
+    ACTIVATION: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_OUTPUT_ROWS: tl.constexpr, TOKENS: tl.constexpr,
+    ROWS: tl.constexpr, BITS: tl.constexpr, ZERO: tl.constexpr, SCALES: tl.constexpr,
 ):  # fmt: skip
     token, row = tile_tokens_and_rows(tokens, TOKENS, ROWS)
     live = token < tokens
@@ -359,7 +359,8 @@ def packed_prompt_matmul_kernel(
     out_place = output_places(output_rows, token, live, HAS_OUTPUT_ROWS)
     other = load_other(residual_ptr, out_place, live, row, rows, residual_stride, EPILOGUE)
     finish_tile(
-        sums, gates, other, bias_ptr, out_ptr, out_place, live, row, rows, out_stride, scale, EPILOGUE, ACTIVATION, HAS_BIAS
+        sums, gates, other, bias_ptr, out_ptr, out_place, live, row, rows, out_stride, scale, first_activated, EPILOGUE,
+        ACTIVATION, HAS_BIAS,
     )  # fmt: skip
 
 
