@@ -260,5 +260,14 @@ def test_the_command_and_the_servers_option_name_it(tmp_path: Path) -> None:
     alone, helped = (CliRunner().invoke(app, [*words, *more]) for more in ([], ["--assistant", "mtp"]))
     assert alone.exit_code == helped.exit_code == 0
     assert json.loads(helped.stdout)["text"] == json.loads(alone.stdout)["text"]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in (TEXT, "a", "b")))
+    written_rows = []
+    for name, more in (("alone.jsonl", []), ("helped.jsonl", ["--assistant", "mtp"])):
+        files = ["--file", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / name)]
+        done = CliRunner().invoke(app, ["run", "-m", str(tmp_path / "model"), "--raw", "-n", "12", *files, *more])
+        assert done.exit_code == 0, done.output
+        written_rows.append((tmp_path / name).read_text())
+    assert written_rows[0].count("\n") == 3
+    assert written_rows[1] == written_rows[0]
     (source,) = model_sources([str(tmp_path / "model")], glassformer.load, own_head=True)
     assert source.own_head

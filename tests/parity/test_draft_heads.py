@@ -21,7 +21,9 @@ from glassformer.engine.protocol import Feed, Want
 from glassformer.ground.changes import Change
 from glassformer.ground.sites import Watch
 from glassformer.model_files import DraftHead, ModelFiles, open_model
+from glassformer.quantize import quantize, requantized
 from tests.parity import draft_heads, reference
+from tests.see.test_views import TOKENIZERS
 from tests.sweeps import mostly_swept
 
 
@@ -115,8 +117,6 @@ def test_experts_may_be_stacked_and_are_kept_so(family: str, tmp_path: Path) -> 
 
 
 def packed(opened: ModelFiles, kind: str) -> ModelFiles:
-    from glassformer.quantize import requantized
-
     return requantized(opened, kind)
 
 
@@ -138,3 +138,25 @@ def test_a_family_or_a_file_may_be_without(tmp_path: Path) -> None:
         opened = open_model(tmp_path / family)
         assert opened.draft_head is None
         assert not opened.kept_tensors
+
+
+@pytest.mark.parametrize("kind", ["f32", "q8_0"])
+def test_gguf_has_a_place_for_glms_heads(kind: str, tmp_path: Path) -> None:
+    """It is written, read, and drafts with the same numbers; and the model is as many layers as before."""
+    tokenizer, named = TOKENIZERS["gpt2"]()
+    theirs = draft_heads.write(tmp_path, "glm4_moe", vocab_size=tokenizer.get_vocab_size(), hidden_size=64)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    quantize(open_model(tmp_path), tmp_path / "model.gguf", kind)
+    opened = open_model(tmp_path / "model.gguf")
+    assert opened.config.num_hidden_layers == theirs.model.config.num_hidden_layers
+    head = opened.draft_head
+    assert head is not None
+    assert head.tensors["model.fc.weight"].kind == kind.upper()
+    ids = torch.arange(20)[None]
+    states = theirs.model.model(ids, use_cache=False).last_hidden_state[0, :-1].detach().numpy()
+    ours, expected = guesses(executor_of(head, "cpu"), ids[0, 1:].tolist(), states, []), theirs.logits(ids)[0].numpy()
+    assert np.allclose(ours, expected, rtol=0, atol=(1e-4 if kind == "f32" else 0.05) * np.abs(expected).max())
+    again = tmp_path / "again.gguf"
+    quantize(opened, again, "q8_0", allow_requantize=True)
+    assert open_model(again).draft_head is not None

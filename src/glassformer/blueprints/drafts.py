@@ -60,8 +60,8 @@ def no_head(name: str, config: Any) -> str:
     promised = any(getattr(config, count, 0) for count in COUNTS)
     reason = "none, though its config speaks of one: its files leave it out" if promised else "none"
     return (
-        f"{spell('assistant_model', 'mtp')} means a model's own head for further tokens, and {name} has {reason}. Leave it out, or name "
-        "a smaller model of the same vocabulary."
+        f"{spell('assistant_model', 'mtp')} means a model's own head for further tokens, and {name} has {reason}. "
+        "Leave it out, or name a smaller model of the same vocabulary."
     )
 
 
@@ -76,6 +76,13 @@ def part_name(config: Config, name: str) -> str | None:
             return own and own + name.removeprefix(beginning)
     block = name.removeprefix("model.layers.").partition(".")[0] if name.startswith("model.layers.") else ""
     return "" if block.isdecimal() and int(block) > layers else None
+
+
+def name_behind(config: Config, part: str) -> str:
+    """The inverse of `part_name` in files whose heads are layers behind the last one."""
+    layers = [(stored, own) for stored, own in PARTS.items() if ".N." in stored]
+    stored, own = next((stored, own) for stored, own in layers if part.startswith(own))
+    return stored.replace(".N.", f".{config.num_hidden_layers}.") + part.removeprefix(own)
 
 
 def head_tensors(config: Config, tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -372,7 +372,7 @@ def without_drafts(metadata: Metadata) -> dict[str, Any]:
     count, drafts = metadata.get("block_count"), metadata.get("nextn_predict_layers")
     if not isinstance(count, int) or not isinstance(drafts, int) or not 0 < drafts < count:
         return {}
-    return {"num_hidden_layers": count - drafts}
+    return {"num_hidden_layers": count - drafts, "num_nextn_predict_layers": drafts}
 
 
 def gated_delta_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
@@ -567,7 +567,12 @@ MINIMAX = {
 ERNIE_MOE = {
     **DECODER, **GROUPED_EXPERTS, "blk.{}.exp_probs_b": "model.layers.{}.mlp.moe_statics.e_score_correction_bias",
 }  # fmt: skip
-GLM4_MOE = {**SEED_OSS, **HEAD_NORMS, **GROUPED_EXPERTS}
+NEXTN = {  # of a head for further tokens, whose block is the layer behind the last one
+    **{f"blk.{{}}.nextn.{name}": f"model.layers.{{}}.{name}" for name in ("eh_proj", "embed_tokens", "enorm", "hnorm")},
+    "blk.{}.nextn.shared_head_head": "model.layers.{}.shared_head.head",
+    "blk.{}.nextn.shared_head_norm": "model.layers.{}.shared_head.norm",
+}
+GLM4_MOE = {**SEED_OSS, **HEAD_NORMS, **GROUPED_EXPERTS, **NEXTN}
 GRANITE_MOE = {
     **{theirs: ours for theirs, ours in DECODER.items() if ".mlp." not in ours},
     "blk.{}.ffn_gate_inp": "model.layers.{}.block_sparse_moe.router.layer",
@@ -782,7 +787,7 @@ def tensors_from_gguf(
     _, table = table_of(metadata, path)
     tensors: dict[str, StoredTensor] = {}
     for name, stored in with_whole_expansions(raw).items():
-        if name in table.ignored or _is_of_draft(name, config):
+        if name in table.ignored or (_is_of_draft(name, config) and not NEXTN.items() <= table.names.items()):
             continue
         family_name, layout = family_name_and_layout(metadata, config, name, stored.shape, path)
         shape = stored.shape if layout is None else layout.stored_shape(stored.shape)  # each layout is its own inverse there

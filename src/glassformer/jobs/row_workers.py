@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from glassformer.decoding import Policy
+from glassformer.decoding.settings_table import OWN_HEAD
 from glassformer.ground.errors import GlassError, InputError, spelled_by
 from glassformer.jobs.continuous_batch import ContinuousBatch, Texts
 from glassformer.jobs.formats.row_format import InputRow, JsonObject, RowFormat, RowId, RowRequest
@@ -69,7 +70,7 @@ class TextWorker(RowWorker):
         self.keywords = {name: value for name, value in keywords.items() if name != "seed"}
         self.seed = seed
         self.batch = ContinuousBatch[tuple[InputRow, Prepared | None]](model, batch_size, count_tokens)
-        if isinstance(assistant := self.keywords.get("assistant_model"), str):
+        if isinstance(assistant := self.keywords.get("assistant_model"), str) and assistant != OWN_HEAD:
             self.keywords["assistant_model"] = load(assistant)
 
     def answers(self, rows: Iterable[InputRow], finished: Container[int]) -> RowAnswers:

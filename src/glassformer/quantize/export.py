@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from glassformer.blueprints import Config
+from glassformer.blueprints import Config, drafts
 from glassformer.checkpoint.gguf import GgufCheckpoint
-from glassformer.checkpoint.gguf_names import gguf_name_and_layout, table_for
+from glassformer.checkpoint.gguf_names import NEXTN, gguf_name_and_layout, table_for
 from glassformer.checkpoint.gguf_writer import (
     OutputTensor,
     RowReader,
@@ -28,7 +28,7 @@ from glassformer.checkpoint.sentence_pooling import GGUF_DENSE, Floats, Sentence
 from glassformer.checkpoint.stored_tensors import Layout
 from glassformer.ground.errors import CheckpointError, InputError
 from glassformer.ground.progress import NamedProgress
-from glassformer.model_files import ModelFiles
+from glassformer.model_files import DraftHead, ModelFiles
 from glassformer.quantize.gguf_metadata import (
     ADVICE,
     architecture_of,
@@ -78,17 +78,18 @@ def quantize(
     ends = [] if ends is None else [ends] if isinstance(ends, int) else ends
     write_model(
         path, model_label(opened), config, weights, opened.tokenizer, kind, ends=ends, sentence=opened.sentence,
-        progress=progress,
+        progress=progress, head=opened.draft_head,
     )  # fmt: skip
 
 
 def write_model(
     path: Path, name: str, config: Config, weights: Weights, tokenizer: Tokenizer, kind: str,
     *, ends: Sequence[int] = (), sentence: SentenceSettings | None = None, progress: NamedProgress | None = None,
+    head: DraftHead | None = None,
 ) -> None:  # fmt: skip
     """Write a GGUF file of a model whose weights may come from anywhere; `ends`: the tokens that end a text; `sentence`:
-    how a text becomes a vector."""
-    metadata, tensors = model_contents(name, config, weights, kind)
+    how a text becomes a vector; `head`: for further tokens, written where GGUF has a place for it."""
+    metadata, tensors = model_contents(name, config, weights, kind, head)
     sentence = sentence or SentenceSettings()
     pooling = sentence_metadata(config, sentence, name)
     metadata |= {f"{metadata['general.architecture']}.{key}": value for key, value in pooling.items()}
@@ -98,7 +99,9 @@ def write_model(
     write_gguf(path, metadata["general.architecture"], metadata, tensors, progress)
 
 
-def model_contents(name: str, config: Config, weights: Weights, kind: str) -> tuple[dict[str, Any], list[OutputTensor]]:
+def model_contents(
+    name: str, config: Config, weights: Weights, kind: str, draft_head: DraftHead | None = None
+) -> tuple[dict[str, Any], list[OutputTensor]]:
     """A model's metadata, all but its tokenizer's, and its tensors, as a file in a kind has them."""
     architecture = architecture_of(config, name)
     plan = written_plan(config)
@@ -112,10 +115,24 @@ def model_contents(name: str, config: Config, weights: Weights, kind: str) -> tu
         role: Role = "product" if roles[weight.name] == "columns" else roles[weight.name]
         target = kind_for(role, shape[-1], kind) or "F32"
         tensors.append(OutputTensor(gguf_name, target, shape, partial(weights[weight.name], layout)))
+    has_head = draft_head is not None and NEXTN.items() <= table.names.items()
+    if draft_head is not None and has_head:
+        roles = weight_roles(draft_head.blueprint())
+        for own_name, stored in draft_head.tensors.items():
+            if stored.name in drafts.SHARED:
+                continue
+            whole_name = drafts.name_behind(config, own_name)
+            gguf_name, layout = gguf_name_and_layout(table, heads, whole_name, stored.shape)
+            shape = stored.shape if layout is None else layout.stored_shape(stored.shape)
+            target = kind_for(roles.get(own_name, "plain"), shape[-1], kind) or "F32"
+            tensors.append(OutputTensor(gguf_name, target, shape, partial(rows_in_layout, stored, layout)))
     tensors = stack_experts(tensors)
     if (divisors := rope_divisors(config)) is not None:
         tensors.append(OutputTensor("rope_freqs.weight", "F32", divisors.shape, lambda: lambda *_: divisors[None]))
     metadata: dict[str, Any] = {f"{architecture}.{key}": value for key, value in config_metadata(config, plan).items()}
+    if has_head:
+        count = {"block_count": config.num_hidden_layers + 1, "nextn_predict_layers": 1}
+        metadata |= {f"{architecture}.{key}": value for key, value in count.items()}
     metadata |= {"general.architecture": architecture, "general.type": "model", "general.name": name}
     check_reads_back(name, plan, metadata, tensors)
     return metadata | _quantization_metadata(kind), tensors
