@@ -55,6 +55,7 @@ PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and kee
     "gemma3_text": {*ROPE, "rope_local_base_freq", "sliding_window_pattern"},
     "embedding_gemma": {*ROPE, "rope_local_base_freq", "sliding_window_pattern"},
     "eurobert": ROPE,
+    "gemma3n_text": {*ROPE, "rope_local_base_freq", "sliding_window_pattern"},
     "gemma4_text": {*ROPE, "rope_local_base_freq", "sliding_window_pattern", "per_layer_config"},
     "modernbert": MODERNBERT,
     "modernbert-decoder": {*MODERNBERT, "sliding_window"},

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 Tiny = Callable[..., Subject]
 QUICK = ("gpt2", "llama", "gemma3_text", "mixtral", "t5", "bart", "Q4_K")
-TOGETHER = ("gemma4_text", *reference.RECURRENT)  # whose blocks read more than what enters them
+TOGETHER = ("gemma3n_text", "gemma4_text", *reference.RECURRENT)  # whose blocks read more than what enters them
 FAMILIES = [
     *QUICK,
     *(

@@ -387,6 +387,13 @@ MESSAGES: dict[str, list[Entry]] = {
          "config field 'classifier_pooling' is 'cls'; it must be one of bos, mean, late."),
         (ConfigError, lambda: tiny("embedding_gemma", use_bidirectional_attention=False),
          "config field 'use_bidirectional_attention' is False; in an embedding_gemma model it is True."),
+        (ConfigError, lambda: tiny("gemma3n_text", altup_active_idx=3),
+         "config field 'altup_active_idx' is 3; it must be one of the 3 streams, from 0 on."),
+        (ConfigError, lambda: tiny("gemma3n_text", activation_sparsity_pattern=[0.5]),
+         "config field 'activation_sparsity_pattern' is [0.5]; it must have a number for each of the 5 layers."),
+        (SiteError, lambda: glassformer.load(path("gemma3n_text"), executor="plain").read_ids([5, 6]).attribution(),
+         "the parts of a score follow from one stream, and a gemma3n_text model has several, which each block mixes. "
+         "Patching, attention and steps inside work with all of them."),
         (ConfigError, lambda: tiny("gemma4_text", use_bidirectional_attention="all"),
          "config field 'use_bidirectional_attention' is 'all'; a decoder that looks ahead is not supported. For vectors of "
          "texts take an encoder, such as minilm."),

@@ -177,7 +177,11 @@ def in_checkpoint(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 def as_usual(model: Any, ids: Any, output: Any) -> Any:
     """A model's output, as that of most others: Mamba-2's has a cache of another name, and its hidden states begin after
-    the first block, with the last of them twice."""
+    the first block, with the last of them twice; Gemma 3n's have all streams of a block."""
+    if model.config.model_type == "gemma3n_text" and (states := output.get("hidden_states")) is not None:
+        active, final = model.config.altup_active_idx, model.base_model(ids).last_hidden_state
+        output["hidden_states"] = (states[0][0], *(state[active] for state in states[1:-1]), final)
+        return output
     if model.config.model_type != "mamba2":
         return output
     fields = {name: value for name, value in output.items() if name != "cache_params"}

@@ -28,6 +28,7 @@ from transformers.models.exaone4.modeling_exaone4 import Exaone4RMSNorm
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+from transformers.models.gemma3n.modeling_gemma3n import Gemma3nRMSNorm
 from transformers.models.gemma4.modeling_gemma4 import Gemma4RMSNorm
 from transformers.models.glm4.modeling_glm4 import Glm4RMSNorm
 from transformers.models.glm4_moe.modeling_glm4_moe import Glm4MoeRMSNorm
@@ -78,6 +79,7 @@ ROUTERS = (MixtralTopKRouter, OlmoeTopKRouter, Qwen2MoeTopKRouter, Qwen3MoeTopKR
 EXACT = 1e-8
 ROUNDED = (
     "gemma2",
+    "gemma3n_text",
     "gptj",
     "gpt_neo",
     "cohere",
@@ -140,7 +142,8 @@ def _norms_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(norm, "forward", plain)
     for norm in OFFSET_NORMS:
         monkeypatch.setattr(norm, "forward", offset)
-    monkeypatch.setattr(Gemma4RMSNorm, "forward", weighted_perhaps)
+    for norm in (Gemma3nRMSNorm, Gemma4RMSNorm):
+        monkeypatch.setattr(norm, "forward", weighted_perhaps)
     monkeypatch.setattr(OlmoLayerNorm, "forward", unweighted)
     for router in ROUTERS:
         monkeypatch.setattr(router, "forward", route)

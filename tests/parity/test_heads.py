@@ -192,7 +192,7 @@ BART = {"encoder_layers": 1, "decoder_layers": 2}
 GPT2 = {"n_layer": 2}
 LISTED: dict[str, int] = {}  # the kind of each layer is
 FEW: dict[str, dict[str, int]] = {  # blocks, so that every site of them can be gone through
-    "granitemoehybrid": LISTED,
+    **dict.fromkeys(("granitemoehybrid", "gemma3n_text"), LISTED),
     **dict.fromkeys(("gpt2", "gptj", "gpt_bigcode", "openai-gpt", "bloom"), GPT2),
     "mpt": {"n_layers": 2}, "distilbert": {"n_layers": 2},
     **dict.fromkeys(("t5", "mt5", "umt5"), T5), **dict.fromkeys(reference.BARTS, BART),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from glassformer import AutoModelForCausalLM
 from glassformer.blueprints import read_text_config
@@ -15,6 +17,7 @@ from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.protocol import Feed, Want
 from glassformer.ground.errors import ConfigError
 from glassformer.model_files import open_model
+from tests.parity import reference
 from tests.parity.compare import close, ids_for
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -115,6 +118,20 @@ def test_the_first_files_have_the_text_among_the_others(tmp_path: Path) -> None:
     ours.load_state_dict(theirs.state_dict())
     ids = ids_for(theirs, 1, 9)
     close(ours.eval()(ids).logits, theirs(ids).logits)
+
+
+@torch.no_grad()
+def test_gemma3n_whose_part_for_images_is_of_another_library(tmp_path: Path) -> None:
+    """So the whole model is written here: its text part, under the names of its files."""
+    theirs = reference.write(tmp_path, "gemma3n_text")
+    tensors = load_file(tmp_path / "model.safetensors")
+    whole = {name.replace("model.", "model.language_model.", 1): value for name, value in tensors.items()}
+    save_file(whole | {"model.vision_tower.conv.weight": torch.zeros(2, 2)}, tmp_path / "model.safetensors")
+    raw = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3n", "text_config": raw, "vision_config": {}}))
+    ours, ids = AutoModelForCausalLM.from_pretrained(tmp_path), ids_for(theirs, 2, 17)
+    assert ours.config.model_type == "gemma3n_text"
+    close(ours(ids).logits, theirs(ids).logits)
 
 
 def test_a_text_config_that_is_no_object_is_refused() -> None:

@@ -33,7 +33,7 @@ RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand i
     **dict.fromkeys(("cohere", "cohere2", "hunyuan_v1_dense", "arcee", "helium", "glm4", "exaone4"), LLAMA),
     "seed_oss": {**LLAMA, "residual_dropout": 0.11},
     **dict.fromkeys(("ernie4_5", "ernie4_5_moe", "lfm2", "lfm2_moe"), NOTHING),
-    **dict.fromkeys(("nemotron", "olmo", "ministral3", "apertus", "gemma4_text"), LLAMA),
+    **dict.fromkeys(("nemotron", "olmo", "ministral3", "apertus", "gemma3n_text", "gemma4_text"), LLAMA),
     "stablelm": {**LLAMA, "hidden_dropout": 0.11},
     "phi": {**LLAMA, "resid_pdrop": 0.11, "embd_pdrop": 0.31},
     "bloom": {**LLAMA, "hidden_dropout": 0.11},

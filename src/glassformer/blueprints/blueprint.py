@@ -13,9 +13,10 @@ from typing import Any, Literal, TypeVar
 
 from glassformer.blueprints.config import Config, Head
 from glassformer.blueprints.synonyms import synonyms
+from glassformer.ground.errors import SiteError
 from glassformer.ground.sites import AFTER, ENCODER, ModelSites, Synonyms, module_sites
 from glassformer.ops.activate import build_activate, build_learned_activate
-from glassformer.ops.add import build_add, build_identity, build_scale, build_times
+from glassformer.ops.add import build_add, build_identity, build_scale, build_scales, build_times
 from glassformer.ops.attend import Attend, build_attend
 from glassformer.ops.causal_conv import build_causal_conv
 from glassformer.ops.columns import build_columns
@@ -24,6 +25,7 @@ from glassformer.ops.experts import ExpertGate, build_expert_gate, build_expert_
 from glassformer.ops.gate import build_fused_gate, build_gate, build_gated
 from glassformer.ops.heads import build_fused_heads, build_heads, build_heads_at, build_separate_heads
 from glassformer.ops.join import build_join
+from glassformer.ops.keep_top import build_keep_top
 from glassformer.ops.latent import AttendLatent, build_attend_latent, build_expand, build_head_columns, build_join_heads
 from glassformer.ops.linear import build_linear
 from glassformer.ops.norm import build_l2_norm, build_norm
@@ -34,6 +36,7 @@ from glassformer.ops.recur import build_recur
 from glassformer.ops.rope import Rope
 from glassformer.ops.rotate import Rotate, build_rotate
 from glassformer.ops.scores import build_pool, build_scores
+from glassformer.ops.streams import Mix, build_mix, build_rescale, build_stream
 from glassformer.ops.time_step import build_decay, build_time_step
 from glassformer.ops.token_mixer import TokenMixer
 
@@ -106,6 +109,19 @@ class Blueprint:
 
     def check_equations(self, what: str) -> None:
         """Refuse what reads the equations of the ops, where there are none; `what`: in the words of a message."""
+
+    @cached_property
+    def mixes_streams(self) -> bool:
+        """Whether blocks have several streams, so that none of them is the sum of all that was added."""
+        return any(self.ops_of(Mix))
+
+    def check_one_stream(self, what: str) -> None:
+        """Refuse what takes the stream of the sites for the sum of all that was added to it."""
+        if self.mixes_streams:
+            raise SiteError(
+                f"{what} follow from one stream, and a {self.model_type} model has several, which each block mixes. "
+                "Patching, attention and steps inside work with all of them."
+            )
 
     @cached_property
     def attention_patterns(self) -> tuple[str, ...]:
@@ -223,6 +239,11 @@ class Builder(Recorder):
     identity = build_identity
     scale = build_scale
     times = build_times
+    scales = build_scales
+    keep_top = build_keep_top
+    stream = build_stream
+    mix = build_mix
+    rescale = build_rescale
     pool = build_pool
     scores = build_scores
 

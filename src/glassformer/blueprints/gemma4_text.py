@@ -22,17 +22,59 @@ ROPES = {
 
 
 @dataclass(kw_only=True)
-class Config(layer_types.TwoRopesConfig):
+class SharedKeysConfig(layer_types.TwoRopesConfig):
+    """Vectors of each token beside the stream, and last blocks that have no keys and values of their own."""
+
+    default_theta = 1_000_000.0
+    local_theta = 10_000.0
+    aliases = {"hidden_activation": "hidden_act"}
+    attention_k_eq_v = False  # whether blocks that see everything take values from the keys' projection
+
+    hidden_act: str = "gelu_pytorch_tanh"
+    head_dim: int = 256
+    sliding_window: int | None = 512
+    tie_word_embeddings: bool = True
+    vocab_size_per_layer_input: int = 262144
+    hidden_size_per_layer_input: int = 256  # of the vectors beside the stream
+    num_kv_shared_layers: int = 0  # how many of the last blocks have no keys and values of their own
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        own = (self.layer_types or [])[: self.first_shared]
+        if self.num_kv_shared_layers and not set(self.layer_types or []) <= {*own}:
+            raise ConfigError(
+                f"config field 'num_kv_shared_layers' is {self.num_kv_shared_layers}; before them there must be a layer of "
+                "each of their kinds, whose keys and values they share."
+            )
+
+    @property
+    def first_shared(self) -> int:
+        """The first block without keys and values of its own."""
+        return max(0, self.num_hidden_layers - self.num_kv_shared_layers)
+
+    def source(self, layer: int) -> int:
+        """The block whose keys and values a block attends to: the last one of its kind that has its own."""
+        if layer < self.first_shared:
+            return layer
+        kinds = self.layer_types or []
+        return max(n for n, kind in enumerate(kinds[: self.first_shared]) if kind == kinds[layer])
+
+    def head_size(self, layer: int) -> int:
+        return self.head_dim
+
+    def key_heads(self, layer: int) -> int:
+        return self.num_key_value_heads
+
+
+@dataclass(kw_only=True)
+class Config(SharedKeysConfig):
     model_type = "gemma4_text"
     title = "Gemma 4 (text)"
     default_period = 6
-    default_theta = 1_000_000.0
-    local_theta = 10_000.0
     default_fields = {
         "vocab_size": 262144, "hidden_size": 2304, "num_hidden_layers": 30, "intermediate_size": 9216,
         "num_attention_heads": 8, "num_key_value_heads": 4, **SPECIAL_TOKENS,
     }  # fmt: skip
-    aliases = {"hidden_activation": "hidden_act"}
     fixed_fields = {
         "mlp_bias": False, "enable_moe_block": False, "num_experts": None, "top_k_experts": None,
         "moe_intermediate_size": None,
@@ -42,19 +84,12 @@ class Config(layer_types.TwoRopesConfig):
         "num_kv_shared_layers": Bounds(), "hidden_size_per_layer_input": Bounds(0, held_by="dimension"),
     }  # fmt: skip
 
-    hidden_act: str = "gelu_pytorch_tanh"
-    head_dim: int = 256
     max_position_embeddings: int = 131072
-    sliding_window: int | None = 512
-    tie_word_embeddings: bool = True
     final_logit_softcapping: float | None = None
     use_bidirectional_attention: str | None = None  # "vision": of images' tokens, so that texts stay causal
-    vocab_size_per_layer_input: int = 262144
-    hidden_size_per_layer_input: int = 256  # of the vectors beside the stream; 0: there are none
     attention_k_eq_v: bool = False  # whether blocks that see everything take values from the keys' projection
     global_head_dim: int = 512  # of blocks that see everything
     num_global_key_value_heads: int | None = None  # where values are keys; None: as many as elsewhere
-    num_kv_shared_layers: int = 0  # how many of the last blocks have no keys and values of their own
     use_double_wide_mlp: bool = False  # whether those have twice the neurons
 
     @classmethod
@@ -84,17 +119,6 @@ class Config(layer_types.TwoRopesConfig):
                 f"vector of each of the {self.vocab_size} tokens."
             )
         self.rope.check_head_size(self.global_head_dim)
-        own = (self.layer_types or [])[: self.first_shared]
-        if self.num_kv_shared_layers and not set(self.layer_types or []) <= {*own}:
-            raise ConfigError(
-                f"config field 'num_kv_shared_layers' is {self.num_kv_shared_layers}; before them there must be a layer of "
-                "each of their kinds, whose keys and values they share."
-            )
-
-    @property
-    def first_shared(self) -> int:
-        """The first block without keys and values of its own."""
-        return max(0, self.num_hidden_layers - self.num_kv_shared_layers)
 
     def head_size(self, layer: int) -> int:
         return self.head_dim if self.is_local(layer) else self.global_head_dim
@@ -102,13 +126,6 @@ class Config(layer_types.TwoRopesConfig):
     def key_heads(self, layer: int) -> int:
         fewer = self.attention_k_eq_v and not self.is_local(layer) and self.num_global_key_value_heads
         return fewer or self.num_key_value_heads
-
-    def source(self, layer: int) -> int:
-        """The block whose keys and values a block attends to: the last one of its kind that has its own."""
-        if layer < self.first_shared:
-            return layer
-        kinds = self.layer_types or []
-        return max(n for n, kind in enumerate(kinds[: self.first_shared]) if kind == kinds[layer])
 
     def inner(self, layer: int) -> int:
         return self.intermediate_size * (2 if self.use_double_wide_mlp and layer >= self.first_shared > 0 else 1)
@@ -138,13 +155,13 @@ def _of_full_layers(raw: Mapping[str, Any]) -> dict[str, Any]:
 FAMILY = replace(llama.FAMILY, name="Gemma4", heads=("causal",), class_suffixes={"Model": "TextModel"})
 
 
-def queries(b: Builder, c: Config, h: Value) -> Value:
+def queries(b: Builder, c: SharedKeysConfig, h: Value) -> Value:
     query = b.heads(h, "self_attn.q_proj", c.num_attention_heads, c.head_size(b.layer), c.attention_bias)
     query = b.norm(query, "self_attn.q_norm", c.rms_norm_eps)
     return b.rotate(query, "self_attn", c.rope_of(b.layer), site="attention.query")
 
 
-def keys_and_values(b: Builder, c: Config, h: Value) -> tuple[Value, Value]:
+def keys_and_values(b: Builder, c: SharedKeysConfig, h: Value) -> tuple[Value, Value]:
     layer, groups, eps = b.layer, c.key_heads(b.layer), c.rms_norm_eps
     projected = b.heads(h, "self_attn.k_proj", groups, c.head_size(layer), c.attention_bias)
     value = projected
@@ -154,7 +171,9 @@ def keys_and_values(b: Builder, c: Config, h: Value) -> tuple[Value, Value]:
     return key, b.norm(value, "self_attn.v_norm", eps, site="attention.value", weight=False)
 
 
-def attention(b: Builder, c: Config, h: Value, made: dict[int, tuple[Value, Value]], source: int, shared: bool) -> Value:
+def attention(
+    b: Builder, c: SharedKeysConfig, h: Value, made: dict[int, tuple[Value, Value]], source: int, shared: bool
+) -> Value:
     """What a block's heads give, joined. `made`: keys and values by block; `source`: the block whose they are."""
     query, own = queries(b, c, h), source == b.layer
     if own:
@@ -165,7 +184,7 @@ def attention(b: Builder, c: Config, h: Value, made: dict[int, tuple[Value, Valu
     )  # fmt: skip
 
 
-def layer_inputs(b: Builder, c: Config, base: str, x: Value) -> Value | None:
+def layer_inputs(b: Builder, c: SharedKeysConfig, base: str, x: Value) -> Value | None:
     """Vectors of each token for every block, side by side: of its id, and of the embedding."""
     size = c.hidden_size_per_layer_input
     if not size:

@@ -15,7 +15,8 @@ from glassformer.ground.typecheck import brief
 AnyTensor = TypeVar("AnyTensor")
 
 TEXT_FAMILIES: Mapping[str, str] = {  # of the text part, where its config names none that is known
-    "gemma3": "gemma3_text", "gemma4": "gemma4_text", "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "mistral3": "mistral",
+    "gemma3": "gemma3_text", "gemma3n": "gemma3n_text", "gemma4": "gemma4_text",
+    "qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "mistral3": "mistral",
     "llava": "llama", "qwen3_5": "qwen3_5_text", "qwen3_5_moe": "qwen3_5_moe_text",
     "llama4": "llama4_text",
 }  # fmt: skip

@@ -102,6 +102,7 @@ HARMLESS: Mapping[str, str] = {
             "repad_logits_with_grad", "emb_pdrop", "embedding_fraction", "rescale_prenorm_residual", "time_step_min",
             "time_step_max", "time_step_floor", "z_loss_coefficient", "linear_a_log_min", "linear_a_log_max",
             "linear_dt_min", "linear_dt_max", "linear_dt_init_floor", "classifier_dropout_rate",
+            "altup_coef_clip",
         ),
         TRAINING,
     ),

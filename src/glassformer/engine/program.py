@@ -49,6 +49,7 @@ class StepKind(IntEnum):
     ROUTE, EXPERT_MATMUL, EXPERT_SUM = range(15, 18)
     CAUSAL_CONV, TIME_STEP, DECAY = range(18, 21)
     RECUR, RECUR_PATTERN, RECUR_VALUES = range(21, 24)
+    MULTIPLY, KEEP_TOP, RESCALE, MIX = range(24, 28)  # the GPU engine has none of these
 
     @property
     def rotates(self) -> bool:
@@ -229,6 +230,7 @@ class ProgramStep:
     rope: int | None = None  # the index of one of the program's ropes
     position_offset: int = 0  # the row that the first token has in a table of positions; NO_POSITIONS: there is none
     scale: float = 1.0
+    factor: float = 1.0  # of what a sum adds to its second input
     distance_bias: DistanceBias | None = None
     sinks: str | None = None  # a score for each head that takes its part of the attention weights
     softcap: float = 0.0  # of scores, after their scale; 0: none

@@ -1,4 +1,4 @@
-"""embed: ids → vectors, rows of a table. Options: scale."""
+"""embed: ids → vectors, rows of a table; ids beyond a table that blocks have beside have its first row. Options: scale."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Embed(Op):
 
     def row(self, token: TokenContext) -> Floats:
         """The token's row of the table."""
-        row = token.weights.weight(self.weights[0].name, token.id)
+        row = token.weights.weight(self.weights[0].name, token.id if token.id < self.weights[0].shape[0] else 0)
         assert row is not None
         return row
 
@@ -52,7 +52,9 @@ class Embed(Op):
         factor, later = self.options["scale"], derivation.scales_vectors
         if self.options.get("beside"):
             derivation.embedding(path_of(self.module), *self.weights[0].shape, factor)
-            derivation.add(index, derivation.root(self), step(look_up, At(path_of(self.module))), reads=())
+            derivation.add(
+                index, derivation.root(self), step(look_up, At(path_of(self.module)), self.weights[0].shape[0]), reads=()
+            )
             return
         derivation.embedding(path_of(self.module), *self.weights[0].shape, 1.0 if later else factor)
         derivation.add(index, derivation.root(self), step(scale, factor) if later and factor != 1.0 else None)
@@ -85,8 +87,8 @@ class Embed(Op):
         splitter.divide_vocabulary(self)
 
 
-def look_up(path: Path, write: int, m: Any, values: Values, p: Any) -> None:
-    values[write] = part(m, path)(p.ids)
+def look_up(path: Path, rows: int, write: int, m: Any, values: Values, p: Any) -> None:
+    values[write] = part(m, path)(p.ids.where(p.ids < rows, 0))
 
 
 def build_embed(

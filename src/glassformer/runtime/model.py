@@ -275,6 +275,7 @@ class Model(Shared, ModelOperations):
 
     def unembed(self, states: Floats) -> Floats:
         """Logits (rows, vocabulary) of hidden states (rows, hidden) as they leave a block, through the final norm."""
+        self.blueprint.check_one_stream("the logits of a layer's states")
         states = residual_states(states, self.config.hidden_size)
         if self.writes:
             return self.executor.unembed(states)

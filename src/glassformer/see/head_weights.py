@@ -44,6 +44,7 @@ class AttentionWeights:
 
     def __post_init__(self) -> None:
         self.model.blueprint.check_equations("a head's circuits")
+        self.model.blueprint.check_one_stream("a head's circuits")
         blocks = self.model.blueprint.blocks
         if not 0 <= self.block < blocks:
             raise InputError(f"there is no layer {self.block}; {self.model.name} has {blocks}, from 0 on.")

@@ -226,8 +226,8 @@ def _snapshot(step: int, reading: Reading, view: Learning, best: int) -> Snapsho
     trace = reading.trace(best)
     bits = [place.surprisal for place in trace.places[:-1]]
     losses = (None, *(None if surprisal is None else surprisal * math.log(2) for surprisal in bits))
-    lens = reading.lens([view.position])
-    guesses = (layer[0] for layer in lens.predictions)
+    several = reading.model.blueprint.mixes_streams  # which have no lens
+    guesses = () if several else (layer[0] for layer in reading.lens([view.position]).predictions)
     attention = reading.attention(view.layer, view.head)
     return SnapshotReading(
         step,

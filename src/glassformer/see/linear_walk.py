@@ -69,6 +69,7 @@ class LinearWalk:
 
     def __post_init__(self) -> None:
         self.model.blueprint.check_equations("the parts of a score")
+        self.model.blueprint.check_one_stream("the parts of a score")
         self.ops = self.model.blueprint.ops
 
     def start(self, index: int, position: int, g: Doubles) -> int:

@@ -207,7 +207,7 @@ def record_slices(reading: Activations) -> dict[str, View]:
         maps = attention_maps(reading)
         slices = {f"attention-maps/{kind}": attention_maps(reading, kind=kind) for kind in maps.kinds if kind != maps.kind}
         slices[f"attention-maps/{maps.kind}"] = maps
-    if reading.source is None and 1 < reading.prompt_length <= PROMPT_TOKENS:
+    if reading.source is None and not reading.model.blueprint.mixes_streams and 1 < reading.prompt_length <= PROMPT_TOKENS:
         slices["lens"] = lens(reading, range(reading.prompt_length - 1))
     return slices
 
@@ -275,10 +275,13 @@ def record_steps(tokenizer: Tokenizer, steps: Sequence[Step], first: int = 0) ->
     return [_step(tokenizer, step, token) for step, token in zip(steps, tokens, strict=True)]
 
 
-def record_lenses(run: RunLike, numbers: Sequence[int]) -> list[RecordedLens]:
-    """What each layer would have predicted in the place of some of a run's steps; a pass over prompt and text."""
-    if not numbers:
-        return []
+def record_lenses(run: RunLike, numbers: Sequence[int]) -> Sequence[RecordedLens | None]:
+    """What each layer would have predicted in the place of some of a run's steps; a pass over prompt and text.
+
+    Nothing where layers have several streams.
+    """
+    if not numbers or run.model.blueprint.mixes_streams:
+        return [None] * len(numbers)
     reading = Activations.of_run(run)
     seen = lens(reading, [reading.prompt_length - 1 + index for index in numbers])
     return [_lens_at(column) for column in zip(*seen.predictions, strict=True)]

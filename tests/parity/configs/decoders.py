@@ -52,6 +52,12 @@ TINY: dict[str, dict[str, Any]] = {
         "use_double_wide_mlp": True, "final_logit_softcapping": 2.0,
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"],
     },
+    "gemma3n_text": {
+        **SMALL, "num_hidden_layers": 5, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": 160, "sliding_window": 5, "altup_num_inputs": 3, "laurel_rank": 6,
+        "activation_sparsity_pattern": [0.6, 0.9, 0.0, 0.0, 0.0], "final_logit_softcapping": 2.0,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+    },
     "gemma": SMALL,
     "gemma2": {
         **SMALL, "hidden_size": 64, "query_pre_attn_scalar": 20, "sliding_window": 5, "attn_logit_softcapping": 1.5,
@@ -102,11 +108,11 @@ TINY: dict[str, dict[str, Any]] = {
 NOT_ON_GPU = {  # what the GPU engine says of a family that it cannot run
     "gemma2": "caps its scores softly",
     **dict.fromkeys(("bloom", "mpt"), "takes distances off its scores"),
-    "gemma4_text": "has blocks that share keys or read tokens themselves",
+    **dict.fromkeys(("gemma3n_text", "gemma4_text"), "has blocks that share keys or read tokens themselves"),
     "ministral3": "scales its scores by position", "apertus": "has an activation with learned numbers",
 }  # fmt: skip
 NOT_SPLIT = {  # among ranks, and why not
-    "gemma4_text": "every block reads vectors of tokens beside the stream",
+    **dict.fromkeys(("gemma3n_text", "gemma4_text"), "every block reads vectors of tokens beside the stream"),
     "olmo2": "q_norm needs all of what would be divided", "olmo3": "q_norm needs all of what would be divided",
     **dict.fromkeys(("bloom", "mpt"), "each of its heads has a slope of its own"),
     **dict.fromkeys(("phi3", "falcon", "gpt_bigcode"), "there are fewer key heads than ranks"),  # where there are
@@ -134,7 +140,7 @@ HEADS: dict[str, tuple[str, ...]] = {
         (*DECODER_HEADS, "token"),
     ),
     "gpt_neox": (*DECODER_HEADS, "token", "question"),
-    **dict.fromkeys(("granite", "cohere", "cohere2", "ernie4_5", "gemma4_text"), ("base", "causal")),
+    **dict.fromkeys(("granite", "cohere", "cohere2", "ernie4_5", "gemma3n_text", "gemma4_text"), ("base", "causal")),
     "apertus": ("base", "causal", "token"),
     **dict.fromkeys(("bloom", "mpt", "falcon"), (*DECODER_HEADS, "token", "question")),
     "gpt_bigcode": (*DECODER_HEADS, "token"),
@@ -254,6 +260,30 @@ def _smollm3(draw: random.Random) -> dict[str, Any]:
     windows = {"use_sliding_window": draw.random() < 0.5, "sliding_window": 6}
     changes = _llama(draw, num_hidden_layers=layers, **windows, **draw.choice([kinds, {"no_rope_layer_interval": 2}]))
     return changes | {"attention_bias": draw.random() < 0.4, "mlp_bias": draw.random() < 0.4}
+
+
+def _gemma3n_text(draw: random.Random) -> dict[str, Any]:
+    near, far = ({"rope_type": "default", "rope_theta": draw.choice([100.0, 10000.0, 1e6])} for _ in range(2))
+    groups = draw.choice([1, 2])
+    heads, own = groups * draw.choice([1, 2, 3]), draw.randint(2, 4)
+    kinds = [draw.choice(["sliding_attention", "full_attention"]) for _ in range(own)]
+    kinds += [draw.choice(kinds) for _ in range(draw.choice([0, 1, 3]))]
+    streams, vocabulary = draw.choice([2, 3, 4]), draw.randint(60, 300)
+    without = draw.choice([0, 20])  # ids that have no vectors of their own beside the stream, but the first row's
+    return {
+        "vocab_size": vocabulary, "hidden_size": heads * draw.choice([8, 14]), "num_hidden_layers": len(kinds),
+        "intermediate_size": draw.choice([56, [draw.choice([24, 56]) for _ in kinds]]), "layer_types": kinds,
+        "num_kv_shared_layers": len(kinds) - own, "num_attention_heads": heads, "num_key_value_heads": groups,
+        "head_dim": draw.choice([4, 10]), "hidden_size_per_layer_input": draw.choice([4, 12]),
+        "vocab_size_per_layer_input": vocabulary - without, "tie_word_embeddings": draw.random() < 0.5,
+        "sliding_window": 5, "attention_bias": draw.random() < 0.4, "rms_norm_eps": draw.choice([1e-5, 1e-6]),
+        "hidden_activation": draw.choice(["gelu_pytorch_tanh", "gelu"]), "altup_num_inputs": streams,
+        "altup_active_idx": draw.randrange(streams), "laurel_rank": draw.choice([3, 8]),
+        "activation_sparsity_pattern": [draw.choice([0.0, 0.5, 0.8, 0.95]) for _ in kinds],
+        "rope_parameters": {"sliding_attention": near, "full_attention": far},
+        "final_logit_softcapping": draw.choice([1.5, 30.0]),
+        **({"pad_token_id": None} if without else {}),  # which the reference would keep from learning
+    }  # fmt: skip
 
 
 def _gemma4_text(draw: random.Random) -> dict[str, Any]:
@@ -551,7 +581,7 @@ RANDOM = {
     "helium": _helium, "hunyuan_v1_dense": _hunyuan_v1_dense, "exaone4": _exaone4, "glm4": _glm4,
     "gptj": _gptj, "gpt_neo": _gpt_neo, "stablelm": _stablelm, "phi": _phi, "nemotron": _nemotron, "olmo": _olmo,
     "ministral3": _ministral3, "apertus": _with_biases, "gpt_bigcode": _gpt_bigcode, "openai-gpt": _openai_gpt, "opt": _opt,
-    "gemma4_text": _gemma4_text,
+    "gemma3n_text": _gemma3n_text, "gemma4_text": _gemma4_text,
     "bloom": _bloom, "mpt": _mpt, "falcon": _falcon,
     "biogpt": _biogpt,
 }  # fmt: skip

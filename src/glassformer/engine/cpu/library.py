@@ -138,6 +138,8 @@ class NativeStep(NativeStructure):
         *_numbers(
             "kernel_size", "state_offset", "key_size", "delta", "state_norms", "shares_inputs", "chunk", "position_first"
         ),
+        ("factor", c_float),
+        *_numbers("unused"),
     ]
 
 

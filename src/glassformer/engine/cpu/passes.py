@@ -174,7 +174,7 @@ def _fill(native: NativeStep, step: ProgramStep, weights: NativeWeights) -> None
     for name in NUMBERS:
         if value := getattr(step, name):
             setattr(native, name, value)
-    native.scale, native.softcap = step.scale, step.softcap
+    native.scale, native.factor, native.softcap = step.scale, step.factor, step.softcap
     native.rope = NO_ROPE if step.rope is None else step.rope
     native.gate_limit, native.gate_offset, native.floor = step.gate_limit, step.gate_offset, step.floor
     native.matrix_count = len(step.matrices)

@@ -126,7 +126,8 @@ class OpValues:
 
     def _is_unembedded(self, op: Op) -> bool:
         """Whether its result is what the model makes of its last residual: scores of the next token."""
-        return op.site == "scores" and self.reading.model.writes
+        model = self.reading.model
+        return op.site == "scores" and model.writes and not model.blueprint.mixes_streams
 
     @property
     def _last_residual(self) -> str:

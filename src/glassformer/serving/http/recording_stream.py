@@ -66,7 +66,7 @@ async def _events(answer: ServedAnswer) -> AsyncGenerator[bytes]:
     yield sse({"text": run.text, "tokens_per_second": run.tokens_per_second, "finish": finish}, "end")
 
 
-def _lenses(run: Run, indices: Sequence[int], model: Model) -> list[RecordedLens]:
+def _lenses(run: Run, indices: Sequence[int], model: Model) -> Sequence[RecordedLens | None]:
     """On the scheduler's thread of jobs, with the model whose passes take turns with those of others."""
     changed = model.changed(run.model.changes) if run.model.changes else model
     return record_lenses(replace(run, model=changed), indices)

@@ -227,6 +227,7 @@ class Engine {
                 case RECUR: recur(share, s); break;
                 case RECUR_PATTERN: recur_pattern(share, s); break;
                 case RECUR_VALUES: recur_values(share, s); break;
+                case MIX: mix(share, s); break;
                 default: elementwise(share, s);
             }
         }
@@ -268,7 +269,8 @@ class Engine {
                 for (int i = 0; i < width; ++i) out[i] += before[i];
                 return;
             }
-            dequantize_row(s.matrices[0], p.ids[token], out);
+            const int id = p.ids[token];  // those beyond a table of blocks' own have its first row
+            dequantize_row(s.matrices[0], id < s.matrices[0].rows ? id : 0, out);
             if (s.scale != 1.0f)
                 for (int i = 0; i < width; ++i) out[i] *= s.scale;
             if (s.matrix_count == 1) return;
@@ -291,14 +293,14 @@ class Engine {
     }
 
     void elementwise(Share& share, const Step& s) {
-        const int width = pass_->widths[s.kind == GATE ? s.output : s.input];
+        const int width = s.kind == COPY && s.width ? s.width : pass_->widths[s.kind == GATE ? s.output : s.input];
         share.parallel_for(token_count_of(s), [&](int which) {
             const int token = input_row(s, which);
             float* out = row(s.output, token) + s.output_offset;
-            const float* in = row(s.input, token);
+            const float* in = row(s.input, token) + (s.kind == COPY ? s.column : 0);
             if (s.kind == ADD) {
                 const float* other = row(s.second_input, token);
-                for (int i = 0; i < width; ++i) out[i] = (other[i] + in[i]) * s.scale;
+                for (int i = 0; i < width; ++i) out[i] = (other[i] + s.factor * in[i]) * s.scale;
             } else if (s.kind == GATE) {
                 const float* other = row(s.second_input, token) + s.column;
                 if (pass_->widths[s.input] > 1) {
@@ -316,12 +318,54 @@ class Engine {
                 }
             } else if (s.kind == DECAY) {
                 for (int i = 0; i < width; ++i) out[i] = std::exp(-std::exp(s.vector[i]) * in[i]);
+            } else if (s.kind == MULTIPLY) {
+                for (int i = 0; i < width; ++i) out[i] = in[i] * s.vector[i];
+            } else if (s.kind == KEEP_TOP) {
+                const double mean = sum(in, width) / width;
+                double squares = 0;
+                for (int i = 0; i < width; ++i) squares += (in[i] - mean) * (in[i] - mean);
+                const float threshold = float(mean + s.scale * std::sqrt(squares / width));
+                for (int i = 0; i < width; ++i) out[i] = std::max(in[i] - threshold, 0.0f);
+            } else if (s.kind == RESCALE) {
+                const double own = std::max(mean_square(in, width), double(s.floor));
+                const float factor = float(std::sqrt(mean_square(row(s.second_input, token), width) / own));
+                for (int i = 0; i < width; ++i) out[i] = in[i] * factor;
             } else {
                 if (out != in) std::memcpy(out, in, size_t(width) * 4);
                 if (s.kind == ACTIVATE && s.activation == XIELU) xielu(s.activation_numbers, out, width);
                 else if (s.kind == ACTIVATE && s.activation == SCALE)
                     for (int i = 0; i < width; ++i) out[i] *= s.activation_numbers[0];
                 else if (s.kind == ACTIVATE) k.activate(s.activation, out, nullptr, width);
+            }
+        });
+    }
+
+    static double sum(const float* x, int count) {
+        double total = 0;
+        for (int i = 0; i < count; ++i) total += x[i];
+        return total;
+    }
+
+    static double mean_square(const float* x, int count) {
+        double total = 0;
+        for (int i = 0; i < count; ++i) total += double(x[i]) * x[i];
+        return total / count;
+    }
+
+    // Streams of `width` numbers side by side: to each of the base's, all of the input's times factors of the token's own.
+    void mix(Share& share, const Step& s) {
+        const int size = s.width, streams = pass_->widths[s.input] / size, results = pass_->widths[s.output] / size;
+        share.parallel_for(token_count_of(s), [&](int which) {
+            const int token = input_row(s, which);
+            const float* factors = row(s.second_input, token);
+            for (int result = 0; result < results; ++result) {
+                float* out = row(s.output, token) + size_t(result) * size;
+                std::memcpy(out, row(s.third_input, token) + size_t(result) * size, size_t(size) * 4);
+                for (int stream = 0; stream < streams; ++stream) {
+                    const float factor = factors[result * streams + stream] + s.gate_offset;
+                    const float* in = row(s.input, token) + size_t(stream) * size;
+                    for (int i = 0; i < size; ++i) out[i] += factor * in[i];
+                }
             }
         });
     }

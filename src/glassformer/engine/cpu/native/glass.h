@@ -49,6 +49,10 @@ enum StepKind : int32_t {
     RECUR,              // heads whose state decays by the second input, is written to by the third, and is read
     RECUR_PATTERN,      // how much of each token's value is in each output of such heads, for a watcher
     RECUR_VALUES,       // heads from a changed pattern of this kind
+    MULTIPLY,           // each number times the vector's
+    KEEP_TOP,           // what of each number is above the mean and `scale` standard deviations of all, or 0
+    RESCALE,            // the input times the root of the second input's mean square by its own, which is at least `floor`
+    MIX,                // to each vector of `width` numbers of the third input, those of the input times factors of the second
 };
 enum ActivationRounding : int32_t {  // of the inputs of packed matrices
     ROUND_Q14,    // to fourteen bits, in two parts
@@ -94,7 +98,7 @@ struct Step {
     int32_t position_offset;    // the row that the first token has in a table of positions; -1: there is no such table
     int32_t max_distance;       // beyond it, all distances have the same bias
     int32_t output_offset;      // the column where a copy begins
-    int32_t column, width;      // the columns that a norm reads and writes; width 0: all
+    int32_t column, width;      // the columns that a norm reads and writes, or a copy reads; width 0: all; of a mix: of one vector
     int32_t query_distances, key_distances;  // buffers of distance scores, (heads, buckets) a token, or NO_BUFFER
     float scale;
     float softcap;              // of attention scores, or of a matmul's results: after their scale; 0: none
@@ -125,6 +129,8 @@ struct Step {
     int32_t shares_inputs;      // experts get a token times its share, and what they make of it counts as it is
     int32_t chunk;              // tokens see none of another chunk of so many; 0: all
     int32_t position_first;     // the first token's, where scores grow with positions
+    float factor;               // of the input, in a sum
+    int32_t unused;
 };
 
 struct Feed {                           // one row's tokens of a pass
