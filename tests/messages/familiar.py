@@ -394,6 +394,11 @@ MESSAGES: dict[str, list[Entry]] = {
         (SiteError, lambda: glassformer.load(path("gemma3n_text"), executor="plain").read_ids([5, 6]).attribution(),
          "the parts of a score follow from one stream, and a gemma3n_text model has several, which each block mixes. "
          "Patching, attention and steps inside work with all of them."),
+        (ConfigError, lambda: tiny("gemma4_text", enable_moe_block=True),
+         "config field 'num_experts' is missing, in a model with experts."),
+        (ConfigError, lambda: tiny("gemma4_text", enable_moe_block=True, num_experts=4, top_k_experts=5,
+                                   moe_intermediate_size=8),
+         "config field 'top_k_experts' is 5, but there are 4 experts."),
         (ConfigError, lambda: tiny("gemma4_text", use_bidirectional_attention="all"),
          "config field 'use_bidirectional_attention' is 'all'; a decoder that looks ahead is not supported. For vectors of "
          "texts take an encoder, such as minilm."),

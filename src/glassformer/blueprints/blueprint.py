@@ -180,7 +180,7 @@ class Family:
     types_first: bool = False  # token types are added before positions
     padding_position: bool = False  # padding has a row of the position table: the one before the first token's
     bias_name: str = ""  # a second name of the bias of the head that guesses hidden tokens
-    stacked_experts: Literal["in turns", "side by side", "rows", ""] = (
+    stacked_experts: Literal["in turns", "side by side", "rows", "stacked", ""] = (
         ""  # gates and ups, where files have all experts in one tensor
     )
     scales_states: bool = False  # what scores are multiplied by is applied to the states

@@ -75,10 +75,8 @@ class Config(SharedKeysConfig):
         "vocab_size": 262144, "hidden_size": 2304, "num_hidden_layers": 30, "intermediate_size": 9216,
         "num_attention_heads": 8, "num_key_value_heads": 4, **SPECIAL_TOKENS,
     }  # fmt: skip
-    fixed_fields = {
-        "mlp_bias": False, "enable_moe_block": False, "num_experts": None, "top_k_experts": None,
-        "moe_intermediate_size": None,
-    }  # fmt: skip
+    fixed_fields = {"mlp_bias": False}
+    aliases = {**SharedKeysConfig.aliases, "top_k_experts": "num_experts_per_tok"}
     bounds = {
         **BOUNDS, "global_head_dim": SIZE, "vocab_size_per_layer_input": SIZE, "num_global_key_value_heads": SIZE,
         "num_kv_shared_layers": Bounds(), "hidden_size_per_layer_input": Bounds(0, held_by="dimension"),
@@ -91,6 +89,10 @@ class Config(SharedKeysConfig):
     global_head_dim: int = 512  # of blocks that see everything
     num_global_key_value_heads: int | None = None  # where values are keys; None: as many as elsewhere
     use_double_wide_mlp: bool = False  # whether those have twice the neurons
+    enable_moe_block: bool = False  # whether experts stand beside each MLP
+    num_experts: int | None = None
+    num_experts_per_tok: int | None = None
+    moe_intermediate_size: int | None = None
 
     @classmethod
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
@@ -109,6 +111,8 @@ class Config(SharedKeysConfig):
                 f"config field 'use_bidirectional_attention' is {brief(self.use_bidirectional_attention)}; a decoder that "
                 "looks ahead is not supported. For vectors of texts take an encoder, such as minilm."
             )
+        if self.enable_moe_block:
+            self._check_experts()
         for name in ("global_head_dim", "num_attention_heads"):
             divisor = 2 if name == "global_head_dim" else self.key_heads(self.num_hidden_layers - 1)
             if getattr(self, name) % divisor:
@@ -126,6 +130,19 @@ class Config(SharedKeysConfig):
     def key_heads(self, layer: int) -> int:
         fewer = self.attention_k_eq_v and not self.is_local(layer) and self.num_global_key_value_heads
         return fewer or self.num_key_value_heads
+
+    def _check_experts(self) -> None:
+        for name in ("num_experts", "num_experts_per_tok", "moe_intermediate_size"):
+            if getattr(self, name) is None:
+                raise ConfigError(f"config field {self.own_name(name)!r} is missing, in a model with experts.")
+        if (self.num_experts_per_tok or 0) > (self.num_experts or 0):
+            raise ConfigError(
+                f"config field 'top_k_experts' is {self.num_experts_per_tok}, but there are {self.num_experts} experts."
+            )
+
+    @property
+    def routed_layers(self) -> tuple[int, ...]:
+        return tuple(range(self.num_hidden_layers)) if self.enable_moe_block else ()
 
     def inner(self, layer: int) -> int:
         return self.intermediate_size * (2 if self.use_double_wide_mlp and layer >= self.first_shared > 0 else 1)
@@ -152,7 +169,14 @@ def _of_full_layers(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {theirs: changes.get(name, raw.get(name) if name == "head_dim" else None) for name, theirs in known.items()}
 
 
-FAMILY = replace(llama.FAMILY, name="Gemma4", heads=("causal",), class_suffixes={"Model": "TextModel"})
+FAMILY = replace(
+    llama.FAMILY,
+    name="Gemma4",
+    heads=("causal",),
+    class_suffixes={"Model": "TextModel"},
+    modules={**llama.FAMILY.modules, "router": "TextRouter", "experts.*": "MLP gate_proj up_proj down_proj"},
+    stacked_experts="stacked",
+)
 
 
 def queries(b: Builder, c: SharedKeysConfig, h: Value) -> Value:
@@ -184,6 +208,31 @@ def attention(
     )  # fmt: skip
 
 
+def mlp(b: Builder, c: Config, x: Value) -> Value:
+    """A block's MLP, and beside it, where there are any, experts, which read a norm of their own."""
+    h = b.norm(x, "pre_feedforward_layernorm", c.rms_norm_eps, site="mlp.input")
+    site = None if c.enable_moe_block else "mlp.hidden"
+    h = b.gate(h, "mlp.gate_proj", "mlp.up_proj", c.inner(b.layer), c.hidden_act, site=site)
+    h = b.linear(h, "mlp.down_proj", c.hidden_size)
+    if not c.enable_moe_block:
+        return h
+    h = b.norm(h, "post_feedforward_layernorm_1", c.rms_norm_eps)
+    update = b.norm(experts(b, c, x), "post_feedforward_layernorm_2", c.rms_norm_eps)
+    return b.add(h, update, of=("the MLP", "the chosen experts"))
+
+
+def experts(b: Builder, c: Config, x: Value) -> Value:
+    """What the chosen experts make of the stream, each times its share and a number of its own."""
+    count, chosen, inner = c.num_experts or 0, c.num_experts_per_tok or 0, c.moe_intermediate_size or 0
+    h = b.scales(b.norm(x, "router.norm", c.rms_norm_eps, weight=False), "router.scale")
+    scores = b.linear(h, "router.proj", count, scale=c.hidden_size**-0.5, site="mlp.router")
+    shares = b.scales(b.route(scores, "router", chosen, normalized=True), "router.per_expert_scale")
+    h = b.norm(x, "pre_feedforward_layernorm_2", c.rms_norm_eps)
+    names = [f"experts.{index}." for index in range(count)]
+    h = b.expert_gate(h, shares, [(f"{e}gate_proj", f"{e}up_proj") for e in names], chosen, inner, c.hidden_act)
+    return b.expert_linear(h, shares, [f"{e}down_proj" for e in names], chosen, c.hidden_size, site=None)
+
+
 def layer_inputs(b: Builder, c: SharedKeysConfig, base: str, x: Value) -> Value | None:
     """Vectors of each token for every block, side by side: of its id, and of the embedding."""
     size = c.hidden_size_per_layer_input
@@ -212,10 +261,7 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
             a = attention(b, c, h, made, source, shared=source == layer and sources.count(source) > 1)
             a = b.linear(a, "self_attn.o_proj", c.hidden_size, c.attention_bias)
             x = b.add(x, b.norm(a, "post_attention_layernorm", eps, site="attention.update"), site="middle")
-            h = b.norm(x, "pre_feedforward_layernorm", eps, site="mlp.input")
-            h = b.gate(h, "mlp.gate_proj", "mlp.up_proj", c.inner(layer), c.hidden_act)
-            h = b.linear(h, "mlp.down_proj", c.hidden_size)
-            x = b.add(x, b.norm(h, "post_feedforward_layernorm", eps, site="mlp.update"))
+            x = b.add(x, b.norm(mlp(b, c, x), "post_feedforward_layernorm", eps, site="mlp.update"))
             if beside is not None:
                 size = c.hidden_size_per_layer_input
                 h = b.linear(x, "per_layer_input_gate", size)

@@ -4,6 +4,7 @@
     gpt-oss        the same names, transposed, (experts, hidden, 2 · inner), and columns of gate and up alternate; biases
     Llama 4        `feed_forward.experts.…`, transposed too, but columns of the gate come first; no biases
     Granite        `block_sparse_moe.input_linear.weight`, as transformers' `gate_up_proj`, and `output_linear.weight`
+    Gemma 4        as transformers, beside the MLP: `layers.0.experts.gate_up_proj`
     MXFP4          gpt-oss as it was published: `…_blocks` (experts, rows, blocks, 16) of codes, two in a byte, and
                    `…_scales`; rows of gate and up alternate
 
@@ -24,6 +25,7 @@ from glassformer.ground.errors import CheckpointError
 
 STACKED = re.compile(r"(.*\.)?(mlp|feed_forward)\.experts\.(gate_up_proj|down_proj)(_bias|_blocks|_scales)?")
 GRANITE = re.compile(r"(.*\.)?(block_sparse_moe)\.(input_linear|output_linear)\.weight()")
+GEMMA4 = re.compile(r"(.*\.)?(layers\.\d+)\.experts\.(gate_up_proj|down_proj)()")
 PAIR = ("gate_proj", "up_proj")
 MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 BLOCK, CODE_BYTES = 32, 16  # numbers of a block, and the bytes of their codes
@@ -89,7 +91,7 @@ def separate_experts(tensors: Mapping[str, StoredTensor], model_type: str) -> di
     """A folder's tensors, those of stacked experts under the names of each."""
     separate: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
-        match = STACKED.fullmatch(name) or GRANITE.fullmatch(name)
+        match = STACKED.fullmatch(name) or GRANITE.fullmatch(name) or GEMMA4.fullmatch(name)
         if match is None:
             renamed = re.sub(r"\.mlp\.(gate\.)", r".block_sparse_moe.\1", name) if model_type == "mixtral" else name
             separate[renamed] = tensor

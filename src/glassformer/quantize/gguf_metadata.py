@@ -55,6 +55,8 @@ def architecture_of(config: Config, name: str) -> str:
     for part in ("attention", "mlp"):
         if config.model_type in WITHOUT_BIASES and getattr(config, f"{part}_bias", False):
             raise InputError(f"{name}: GGUF has no place for the {part} biases of a {config.model_type} model. {ADVICE}")
+    if config.model_type == "gemma4_text" and config.routed_layers:
+        raise InputError(f"{name}: a {config.model_type} model with experts cannot be written as GGUF. {ADVICE}")
     if getattr(config, "qk_layernorm", False):
         raise InputError(
             f"{name}: GGUF has no place for the norms of queries and keys of a {config.model_type} model. {ADVICE}"

@@ -122,8 +122,8 @@ def load_balancing_loss(router_logits: Iterable[Tensor], chosen: int, mask: Tens
 
 
 def with_stacked_experts(tensors: dict[str, Tensor], count: int, how: str) -> dict[str, Tensor]:
-    """`how`: columns of gate and up "in turns"; or "side by side", all of the gate first; or the same as "rows", with the
-    names that Granite's files have."""
+    """`how`: columns of gate and up "in turns"; or "side by side", all of the gate first; or the same as rows, "stacked", or
+    "rows" with the names that Granite's files have."""
     stored = {name: value for name, value in tensors.items() if ".experts." not in name}
     homes = dict.fromkeys(name.partition(".experts.")[0] for name in tensors if ".experts." in name)
     for home in homes:
@@ -138,6 +138,11 @@ def with_stacked_experts(tensors: dict[str, Tensor], count: int, how: str) -> di
             ).mT
             stored[f"{home}.output_linear.weight"] = stacked("down_proj.weight").mT
             stored |= {name: value.contiguous() for name, value in stored.items() if name.startswith(f"{home}.")}
+            continue
+        if how == "stacked":
+            both = torch.cat((stacked("gate_proj.weight"), stacked("up_proj.weight")), -1)
+            stored[f"{home}.experts.gate_up_proj"] = both.mT.contiguous()
+            stored[f"{home}.experts.down_proj"] = stacked("down_proj.weight").mT.contiguous()
             continue
         for kind, ending in (("weight", ""), ("bias", "_bias")):
             if f"{home}.experts.0.down_proj.{kind}" not in tensors:

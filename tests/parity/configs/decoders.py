@@ -311,7 +311,8 @@ def _gemma4_text(draw: random.Random) -> dict[str, Any]:
         "tie_word_embeddings": draw.random() < 0.5, "sliding_window": 5, "attention_bias": draw.random() < 0.4,
         "hidden_activation": draw.choice(["gelu_pytorch_tanh", "gelu"]), "rms_norm_eps": draw.choice([1e-5, 1e-6]),
         "rope_parameters": {"sliding_attention": near, "full_attention": far},
-        "final_logit_softcapping": draw.choice([None, 1.5, 30.0]),
+        "final_logit_softcapping": draw.choice([None, 1.5, 30.0]), "enable_moe_block": draw.random() < 0.6,
+        "num_experts": 5, "top_k_experts": draw.choice([1, 2, 3]), "moe_intermediate_size": draw.choice([12, 20]),
     }  # fmt: skip
 
 
