@@ -85,6 +85,12 @@ LAYER_NORMS: dict[str, Any] = {
 }  # fmt: skip
 KEYS, SHARING = 2, 3  # heads of keys of a state, and heads of values for each
 NEAR, GEMMA4_LOCAL = "sliding_attention", (True, False, True, True, False)  # Gemma 4's layers
+NEMOTRON_H: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "intermediate_size": INNER, "num_attention_heads": HEADS,
+    "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": CONTEXT, "layer_norm_epsilon": 1e-4,
+    "layers_block_type": ["full_attention", "linear_attention", "mlp"], "ssm_state_size": 12, "mamba_num_heads": 8,
+    "mamba_head_dim": 16, "n_groups": 2, "conv_kernel": 4,
+}  # fmt: skip
 HALF = {**LLAMA["rope_parameters"], "partial_rotary_factor": 0.5}
 DECODERS: dict[str, tuple[str, dict[str, Any]]] = {  # by architecture: the family, and what its config has of its own
     "phi3": ("phi3", {**LLAMA, "sliding_window": 9}),
@@ -148,6 +154,12 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {  # by architecture: the fami
     "mamba2": ("mamba2", {
         "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "num_hidden_layers": 3, "num_heads": 8, "head_dim": 16,
         "state_size": 12, "n_groups": 2, "expand": 2, "layer_norm_epsilon": 1e-4, "use_bias": True}),
+    "nemotron_h": ("nemotron_h", NEMOTRON_H),
+    "nemotron_h_moe": ("nemotron_h", {
+        **NEMOTRON_H, "layers_block_type": ["full_attention", "linear_attention", "moe"], "n_routed_experts": 6,
+        "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "moe_intermediate_size": 32, "moe_latent_size": 48,
+        "moe_shared_expert_intermediate_size": 64, "routed_scaling_factor": 1.5, "norm_topk_prob": True,
+        "experts_implementation": "eager"}),
     "gptneox": ("gpt_neox", NEOX),
     "gptneox serial": ("gpt_neox", {**NEOX, "use_parallel_residual": False, "attention_bias": False}),
     "stablelm": ("stablelm", {**LAYER_NORMS, "use_qkv_bias": True, "rope_parameters": HALF}),
@@ -237,6 +249,13 @@ QUADRUPLE = ("starcoder", "bloom", "mpt")  # whose MLPs have four times the widt
 LAYER_NORMED = ("gptneox", "starcoder2", "command-r", "stablelm", "phi2", "nemotron", "olmo", "starcoder", "bloom", "mpt")
 
 
+OF_STATES: dict[str, Typed] = {
+    "ssm.conv_kernel": (4, Value.UINT32), "ssm.inner_size": (128, Value.UINT32), "ssm.state_size": (12, Value.UINT32),
+    "ssm.time_step_rank": (8, Value.UINT32), "ssm.group_count": (2, Value.UINT32),
+    "attention.head_count_kv": ([2, 0, 0], Value.ARRAY, Value.UINT32),
+}  # fmt: skip
+
+
 def decoder_metadata(name: str) -> dict[str, Typed]:
     c, short = theirs(name).config, name.split()[0]
     whole: dict[str, Typed] = {
@@ -247,7 +266,7 @@ def decoder_metadata(name: str) -> dict[str, Typed]:
             "tokenizer.ggml.eos_token_id": c.eos_token_id,
             "tokenizer.ggml.padding_token_id": c.pad_token_id,
             "attention.head_count_kv": None if short == "gemma4" else getattr(c, "num_key_value_heads", None),
-            "attention.key_length": 32 if short.startswith(("gemma", "seed", "ernie", "qwen35")) else None,
+            "attention.key_length": 32 if short.startswith(("gemma", "seed", "ernie", "qwen35", "nemotron_h")) else None,
             "attention.sliding_window": getattr(c, "sliding_window", None),
             "rope.dimension_count": {"phi3 longrope": 12, "gptneox": 8, "gptneox serial": 8, **dict.fromkeys(EIGHT, 8)}.get(
                 name, 32 if short == "gemma4" else getattr(c, "head_dim", HIDDEN // HEADS)
@@ -283,6 +302,14 @@ def decoder_metadata(name: str) -> dict[str, Typed]:
             "ssm.state_size": (12, Value.UINT32), "ssm.time_step_rank": (8, Value.UINT32),
             "ssm.group_count": (2, Value.UINT32), "attention.head_count": (0, Value.UINT32),
             "feed_forward_length": (0, Value.UINT32),
+        },
+        "nemotron_h": {**OF_STATES, "feed_forward_length": ([0, 0, INNER], Value.ARRAY, Value.UINT32)},
+        "nemotron_h_moe": {
+            **OF_STATES, "feed_forward_length": ([0, 0, 32], Value.ARRAY, Value.UINT32), "expert_count": (6, Value.UINT32),
+            "expert_used_count": (2, Value.UINT32), "expert_group_count": (2, Value.UINT32),
+            "expert_group_used_count": (1, Value.UINT32), "expert_feed_forward_length": (32, Value.UINT32),
+            "expert_shared_feed_forward_length": (64, Value.UINT32), "expert_weights_norm": (True, Value.BOOL),
+            "expert_weights_scale": (1.5, Value.FLOAT32), "moe_latent_size": (48, Value.UINT32),
         },
         "stablelm": {"use_parallel_residual": (False, Value.BOOL)},
         "stablelm parallel": {"use_parallel_residual": (True, Value.BOOL)},
@@ -334,7 +361,7 @@ RAISED = ("gemma", "gemma2", "gemma3", "gemma-embedding", "nemotron", "qwen35") 
 def as_converted(name: str, key: str, value: np.ndarray) -> np.ndarray:
     """What the converter does to a tensor of a decoder."""
     short = name.split()[0]
-    if short == "mamba2" and ".mixer." in key:
+    if short.startswith(("mamba2", "nemotron_h")) and ".mixer." in key:
         part = key.split(".mixer.")[1]
         columns = {"A_log": -np.exp(value), "D": value}
         if part in columns:
@@ -369,6 +396,9 @@ def gguf_names(name: str) -> dict[str, str]:
         if "pooler" not in key and id(tensor) not in seen:
             seen.add(id(tensor))
             whole = f"{key}.weight" if key.endswith("layer_scalar") else key.replace("dt_bias", "dt_proj.bias")
+            if short.startswith("nemotron_h"):  # as files have it; and the table has experts by another name
+                whole = whole.replace("model.", "backbone.", 1).replace("score_correction_bias", "score_correction.bias")
+                whole = re.sub(r"backbone(.*)\.mixer(\.experts\.\w+)$", r"model\1.mlp\2.weight", whole)
             other = names.get_name(whole, (".weight", ".bias"))
             other = other or names.get_name(key.removeprefix("transformer."), (".weight", ".bias"))  # as for BLOOM
             other = other or names.get_name(f"model.{key}", (".weight", ".bias"))  # of a base alone
@@ -415,9 +445,10 @@ class TestConvertedFamilies:
     def test_float32_gives_the_same_outputs(self, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         path = write_gguf(tmp_path / "x.gguf", name.split()[0], metadata(name), converted(name))
         mine, model = ours(path, name), theirs(name)
+        state = reference.in_checkpoint(model, model.state_dict())
         for key, value in mine.state_dict().items():
             if "pooler" not in key:
-                assert torch.allclose(value, model.state_dict()[key], atol=1e-6), key
+                assert torch.allclose(value, state[key], atol=1e-6), key
         wanted, found = (one(**inputs(name), output_hidden_states=True) for one in (model, mine))
         wanted = reference.as_usual(model, inputs(name)["input_ids"], wanted)
         close(found[0], wanted[0], share(name))

@@ -261,7 +261,10 @@ def test_a_page_is_saved_without_what_an_interrupt_stopped(
         (("attention", "x", "--mean", "--layer", "1"), "--mean has no use with --layer"),
         (("attention", "x", "--layer", "99"), "there is no layer 99: this model has 3, 0 to 2"),
         (("attention", "x", "--layer", "0", "--head", "99"), "there is no head 99"),
-        (("attention", "x", "--kind", "nothing"), "--kind is 'nothing'; it must be 'self', 'cross' or 'encoder'"),
+        (
+            ("attention", "x", "--kind", "nothing"),
+            "--kind is 'nothing'; it must be 'self', 'recurrent', 'cross' or 'encoder'",
+        ),
         (("attention", "x", "--record", "maps", "--kind", "cross"), "it has self-attention only"),
         (("attention", "x", "-n", "2", "--target", "y"), "Leave one out"),
         (

@@ -56,7 +56,8 @@ MESSAGES: dict[str, list[Entry]] = {
         (InputTypeError, lambda: compare(decoder(), "transformers", text=TEXT),
          "Model and str cannot be compared. Give two runs of watch(…), two texts of read(…), or two models and a text."),
         (SettingError, lambda: decoder().patch("the cat", "the dog", "mpl"),
-         "there is no part 'mpl' to patch. Did you mean 'mlp'? Parts: residual, attention, mlp, heads, query, key, "
+         "there is no part 'mpl' to patch. Did you mean 'mlp'? Parts: residual, attention, recurrent, mlp, heads, "
+         "recurrent_heads, query, key, "
          "value, pattern."),
         (InputError, lambda: decoder().attribution_patch("the cat", "the cat"),
          "the two texts are the same, so there is nothing to carry over."),
@@ -97,7 +98,8 @@ MESSAGES: dict[str, list[Entry]] = {
         (InputError, lambda: encoder("bert", "sequence").model.attribution_patch("the cat", "a cat"),
          "… scores no tokens, so there is no answer that a patch could restore."),
         (SettingError, lambda: gpt2().attribution_patch(CAT, DOG, "head"),
-         "there is no part 'head' to patch. Did you mean 'heads'? Parts: residual, attention, mlp, heads, query, key, "
+         "there is no part 'head' to patch. Did you mean 'heads'? Parts: residual, attention, recurrent, mlp, heads, "
+         "recurrent_heads, query, key, "
          "value, pattern."),
     ],
     "pairs of texts to patch": [
@@ -135,7 +137,8 @@ MESSAGES: dict[str, list[Entry]] = {
         (PairError, lambda: patch_pairs(("a", "b", 1, 2, 3)),
          "pair 1 is ('a', 'b', 1, 2, 3); it must have a first and a second text, and perhaps two answers."),
         (SettingError, lambda: patch_pairs(part="head"),
-         "there is no part 'head' to patch. Did you mean 'heads'? Parts: residual, attention, mlp, heads, query, key, "
+         "there is no part 'head' to patch. Did you mean 'heads'? Parts: residual, attention, recurrent, mlp, heads, "
+         "recurrent_heads, query, key, "
          "value, pattern."),
         (InputError, limited("see.patching.pair.MAX_TOKENS", 10, lambda: patch_pairs()),
          "patching 4 × 3 places of this text reads 84 tokens. Name a few positions."),

@@ -98,6 +98,34 @@ def test_recurrent_layers_beside_experts_are_exported(tmp_path: Path) -> None:
     close(other(input_ids=ids).logits, one(input_ids=ids).logits, 1e-5)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize(("part", "architecture"), [("mlp", "nemotron_h"), ("moe", "nemotron_h_moe")])
+def test_blocks_of_one_part_are_exported(part: str, architecture: str, tmp_path: Path) -> None:
+    kinds = ["linear_attention", part, "full_attention", part]
+    reference.write(
+        tmp_path, "nemotron_h", layers_block_type=kinds, moe_latent_size=24, vocab_size=models.WIDE["vocab_size"]
+    )
+    models.byte_level(tmp_path, "llama-bpe", False)
+    found = exported(tmp_path, tmp_path / "x.gguf")
+    assert found.metadata["general.architecture"] == architecture
+    assert found.metadata[f"{architecture}.attention.head_count_kv"] == [0, 0, 2, 0]
+    inner = {"mlp": 56, "moe": 20}[part]
+    assert found.metadata[f"{architecture}.feed_forward_length"] == [0, inner, 0, inner]
+    one, other = load(tmp_path, "causal"), load(tmp_path / "x.gguf", "causal")
+    assert other.config.layer_types == kinds
+    ids = ids_for(one, 2, 30)
+    close(other(input_ids=ids).logits, one(input_ids=ids).logits, 1e-5)
+
+
+def test_experts_beside_mlps_are_not_exported(tmp_path: Path) -> None:
+    reference.write(
+        tmp_path, "nemotron_h", layers_block_type=["linear_attention", "moe", "full_attention", "mlp"], vocab_size=400
+    )
+    models.byte_level(tmp_path, "llama-bpe", False)
+    words = "GGUF has no place for MLPs or their biases in a Nemotron-H model with experts"
+    refused(lambda: exported(tmp_path, tmp_path / "x.gguf"), words, kind=InputError)
+
+
 @pytest.mark.parametrize("family", [family for family in models.TOKENIZERS if family != "gpt_oss"])
 class TestExportedFamilies:
     @torch.no_grad()

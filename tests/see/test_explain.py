@@ -34,7 +34,7 @@ from glassformer.see.explain.explanation import (
     sentences,
 )
 from glassformer.see.explain.operations import explain
-from glassformer.see.explain.parts import PartSearch, ReadCounterpart, carried_by
+from glassformer.see.explain.parts import MIXERS, PartSearch, ReadCounterpart, carried_by
 from glassformer.see.explain.passages import ReadPassages, read_two
 from glassformer.see.explain.question import Lead, Question, ask, read_answer
 from glassformer.see.explain.similarity import NamedWords, by_share, checks
@@ -160,7 +160,7 @@ def test_all_that_the_last_token_takes_up_is_restored_together(family: str) -> N
         sites = [
             f"blocks.{b}.{part}"
             for b in blocks
-            for part in ("attention.heads", "attention.update", "mlp.update", "residual")
+            for part in (*(f"{mixer}.heads" for mixer in MIXERS), "attention.update", "mlp.update", "residual")
         ]
         sites = [site for site in sites if site in reading.model.blueprint.sites]  # a block may have one part alone
         with read_pairs([TextPair(reading, reading.model.read(list(ids)), -1)], sites) as (pair,):

@@ -66,7 +66,8 @@ class Config(state_space.Config, routed.GroupsConfig):
             kinds = [STATE, EXPERTS, ATTENTION, MLP]
         if isinstance(kinds, list):
             kinds = [state_space.FORMER_KINDS.get(kind, kind) if isinstance(kind, str) else kind for kind in kinds]
-            raw["num_hidden_layers"] = len(kinds)
+            if isinstance(raw.get("num_hidden_layers", 0), int):
+                raw["num_hidden_layers"] = len(kinds)
         if raw.get("num_key_value_heads", 0) is None:  # as many as attention heads
             raw["num_key_value_heads"] = raw.get("num_attention_heads", cls.num_attention_heads)
         return super().prepare(raw | {"layer_types": kinds})

@@ -135,6 +135,27 @@ MAMBA2_SIZES = {
     "ssm.group_count": "n_groups",
     "ssm.time_step_rank": "num_heads",
 }
+NEMOTRON_H_SIZES = {
+    **{key: name for key, name in MAMBA2_SIZES.items() if not key.startswith("ssm.")},
+    "attention.head_count": "num_attention_heads",
+    "attention.key_length": "head_dim",
+    "ssm.conv_kernel": "conv_kernel",
+    "ssm.state_size": "ssm_state_size",
+    "ssm.group_count": "n_groups",
+    "ssm.time_step_rank": "mamba_num_heads",
+}
+NEMOTRON_H_MOE_SIZES = {
+    **NEMOTRON_H_SIZES,
+    "expert_count": "n_routed_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size",
+    "expert_weights_norm": "norm_topk_prob",
+    "expert_weights_scale": "routed_scaling_factor",
+    "expert_group_count": "n_group",
+    "expert_group_used_count": "topk_group",
+    "moe_latent_size": "moe_latent_size",
+}
 STARCODER2_SIZES = {
     **{key: name for key, name in DECODER_SIZES.items() if name != "rms_norm_eps"},
     "attention.layer_norm_epsilon": "norm_epsilon",
@@ -393,6 +414,31 @@ def mamba2_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     return own
 
 
+def nemotron_h_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """What each block is follows from what it has; numbers that are listed for all blocks are 0 where they mean nothing."""
+    shown = {"ffn_gate_inp.weight": "moe", "ffn_up.weight": "mlp", "attn_q.weight": "full_attention"}
+    own: dict[str, Any] = without_drafts(metadata)
+    if isinstance(count := own.get("num_hidden_layers", metadata.get("block_count")), int):
+        own["layers_block_type"] = [
+            next((kind for name, kind in shown.items() if f"blk.{layer}.{name}" in raw), "linear_attention")
+            for layer in range(min(count, len(raw)))  # each has a tensor
+        ]
+    for key, name in (("attention.head_count_kv", "num_key_value_heads"), ("feed_forward_length", "intermediate_size")):
+        listed = metadata.get(key)
+        counts = listed if isinstance(listed, list | tuple) else [listed]
+        if (most := max((number for number in counts if isinstance(number, int)), default=0)) > 0:
+            own[name] = most
+    for part, name in (("ssm_in", "use_bias"), ("ssm_conv1d", "use_conv_bias"), ("ffn_(up|down)", "mlp_bias")):
+        own[name] = any(re.fullmatch(rf"blk\.\d+\.{part}\.bias", tensor) for tensor in raw)
+    inner, heads = metadata.get("ssm.inner_size"), metadata.get("ssm.time_step_rank")
+    if isinstance(inner, int) and isinstance(heads, int) and heads > 0:
+        own["mamba_head_dim"] = inner // heads
+    if not metadata.get("expert_count"):  # sizes of what the model does not have are no larger than those of what it has
+        absent = ("moe_intermediate_size", "moe_shared_expert_intermediate_size")
+        own |= dict.fromkeys(absent, own.get("intermediate_size", 1))
+    return own
+
+
 def glm4_moe_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     own = {**partly_rotated_fields(metadata, raw), **without_drafts(metadata)}
     return {**own, "use_qk_norm": "blk.0.attn_q_norm.weight" in raw}
@@ -593,6 +639,24 @@ MAMBA2 = {
     "blk.{}.ssm_d": "backbone.layers.{}.mixer.D",
     "blk.{}.ssm_norm": "backbone.layers.{}.mixer.norm",
     "blk.{}.ssm_out": "backbone.layers.{}.mixer.out_proj",
+}
+NEMOTRON_H = {
+    **MAMBA2,
+    **{f"blk.{{}}.attn_{name}": f"backbone.layers.{{}}.mixer.{name}_proj" for name in "qkv"},
+    "blk.{}.attn_output": "backbone.layers.{}.mixer.o_proj",
+    "blk.{}.ffn_up": "backbone.layers.{}.mixer.up_proj",
+    "blk.{}.ffn_down": "backbone.layers.{}.mixer.down_proj",
+}
+NEMOTRON_H_MOE = {
+    **{theirs: ours for theirs, ours in NEMOTRON_H.items() if "ffn" not in theirs},
+    "blk.{}.ffn_gate_inp": "backbone.layers.{}.mixer.gate",
+    "blk.{}.exp_probs_b": "backbone.layers.{}.mixer.gate.e_score_correction_bias",
+    "blk.{}.ffn_latent_down": "backbone.layers.{}.mixer.fc1_latent_proj",
+    "blk.{}.ffn_latent_up": "backbone.layers.{}.mixer.fc2_latent_proj",
+    "blk.{}.ffn_up_exps": "backbone.layers.{}.mixer.experts.*.up_proj",
+    "blk.{}.ffn_down_exps": "backbone.layers.{}.mixer.experts.*.down_proj",
+    "blk.{}.ffn_up_shexp": "backbone.layers.{}.mixer.shared_experts.up_proj",
+    "blk.{}.ffn_down_shexp": "backbone.layers.{}.mixer.shared_experts.down_proj",
 }
 QWEN35 = {
     **SEED_OSS,
@@ -967,6 +1031,13 @@ TABLES: Mapping[str, ArchitectureTable] = {
     "granitemoe": ArchitectureTable(GRANITE_MOE, GRANITE_MOE_SIZES, "granitemoe", interleaved=True),
     "mamba2": ArchitectureTable(
         MAMBA2, MAMBA2_SIZES, "mamba2", mamba2_fields, folded_norms=True, layouts=STATE_SPACE_LAYOUTS,
+    ),
+    "nemotron_h": ArchitectureTable(
+        NEMOTRON_H, NEMOTRON_H_SIZES, "nemotron_h", nemotron_h_fields, folded_norms=True, layouts=STATE_SPACE_LAYOUTS,
+    ),
+    "nemotron_h_moe": ArchitectureTable(
+        NEMOTRON_H_MOE, NEMOTRON_H_MOE_SIZES, "nemotron_h", nemotron_h_fields, folded_norms=True,
+        layouts=STATE_SPACE_LAYOUTS,
     ),
     "qwen35": ArchitectureTable(
         QWEN35, {**DECODER_SIZES, **GATED_DELTA}, "qwen3_5_text", gated_delta_fields, tiled=True, layouts=QWEN35_LAYOUTS,

@@ -34,7 +34,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "stablelm": "stablelm", "phi": "phi2", "nemotron": "nemotron", "olmo": "olmo",
     "gpt_bigcode": "starcoder", "lfm2": "lfm2", "lfm2_moe": "lfm2moe",
     "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "bloom": "bloom", "mpt": "mpt", "gemma4_text": "gemma4",
-    "mamba2": "mamba2", "granitemoe": "granitemoe",
+    "mamba2": "mamba2", "nemotron_h": "nemotron_h", "granitemoe": "granitemoe",
     "embedding_gemma": "gemma-embedding", "eurobert": "eurobert",
 }  # fmt: skip
 WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
@@ -61,10 +61,19 @@ def architecture_of(config: Config, name: str) -> str:
         raise InputError(
             f"{name}: GGUF has no place for the norms of queries and keys of a {config.model_type} model. {ADVICE}"
         )
-    architecture = ARCHITECTURES[config.model_type]
+    architecture = _architecture(config)
+    kinds = {*(getattr(config, "layer_types", None) or ())}
+    if architecture == "nemotron_h_moe" and ("mlp" in kinds or getattr(config, "mlp_bias", False)):
+        raise InputError(f"{name}: GGUF has no place for MLPs or their biases in a Nemotron-H model with experts. {ADVICE}")
     if architecture not in ("llama", "gemma4") and rope_divisors(config) is not None:
         raise InputError(f"{name}: GGUF has a place for Llama 3's RoPE in Llama's own models only. {ADVICE}")
     return architecture
+
+
+def _architecture(config: Config) -> str:
+    """What files call a model: some have another name where there are experts."""
+    name = ARCHITECTURES[config.model_type]
+    return "nemotron_h_moe" if name == "nemotron_h" and getattr(config, "routed_layers", ()) else name
 
 
 def written_plan(config: Config) -> Blueprint:
@@ -99,7 +108,7 @@ def sentence_metadata(config: Config, sentence: SentenceSettings, name: str) -> 
 
 def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
     """The fields of a config, without the architecture's name in front."""
-    table = table_for(ARCHITECTURES[config.model_type], config.model_type)
+    table = table_for(_architecture(config), config.model_type)
     metadata = {key: value for key, name in table.sizes.items() if (value := _config_value(config, name)) is not None}
     metadata |= {"vocab_size": config.vocab_size}
     windows = [op.options["window"] for op in plan.ops_of(Attend) if op.options["window"]]
@@ -120,6 +129,8 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
         metadata |= _gemma4(config)
     if config.model_type == "mamba2":  # which has neither an MLP nor heads that attend
         metadata |= {"ssm.inner_size": config.state_space.inner, "feed_forward_length": 0, "attention.head_count": 0}
+    if config.model_type == "nemotron_h":
+        metadata |= _nemotron_h(config)
     if "full_attention_interval" in table.sizes:
         metadata |= _gated_delta(config)
     if "shortconv.l_cache" in table.sizes:
@@ -180,6 +191,19 @@ def _gemma4(config: Any) -> dict[str, Any]:
         "rope.freq_base_swa": float(config.local_rope.theta),
         "attention.sliding_window_pattern": [config.is_local(layer) for layer in layers],
         **{name: counts if len(set(counts)) > 1 else counts[0] for name, counts in several.items()},
+    }
+
+
+def _nemotron_h(config: Any) -> dict[str, Any]:
+    """What a block is, by numbers that are 0 where it has no such part."""
+    inner = {"mlp": config.intermediate_size, "moe": config.moe_intermediate_size}
+    groups = {"full_attention": config.num_key_value_heads}
+    return {
+        "attention.value_length": config.head_dim,
+        "attention.head_count_kv": [groups.get(kind, 0) for kind in config.layer_types],
+        "feed_forward_length": [inner.get(kind, 0) for kind in config.layer_types],
+        "ssm.inner_size": config.state_space.inner,
+        "attention.layer_norm_epsilon": config.layer_norm_epsilon,
     }
 
 

@@ -63,9 +63,11 @@ def path_ends(patterns: Sequence[str], text: Activations, parts: Sequence[str], 
         for site in blueprint.site_names.expand([name if head is None else stem]):
             part = site.split(".", 2)[-1]
             if part not in parts:
+                own = {own_site.split(".", 2)[-1] for own_site in blueprint.sites}
+                possible = [name for name in parts if name in own]
                 raise SiteError(
-                    f"a path cannot {'begin' if each_head else 'end'} at {site!r}.{did_you_mean(part, parts)} It can at: "
-                    f"{', '.join(parts)}."
+                    f"a path cannot {'begin' if each_head else 'end'} at {site!r}.{did_you_mean(part, possible)} It can at: "
+                    f"{', '.join(possible)}."
                 )
             if site not in blueprint.sites:
                 continue
