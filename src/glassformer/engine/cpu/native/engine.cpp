@@ -173,6 +173,8 @@ class Engine {
                     PreparedInputs::grow(worker.plan.chosen, s.chosen);
                     PreparedInputs::grow(worker.scores, size_t(s.groups) + s.expert_count);
                 }
+            if (s.kind == RECUR)
+                for (Worker& worker : workers_) PreparedInputs::grow(worker.scores, size_t(s.key_size) * STATE_SCRATCH + TILE);
             if (s.kind == ATTENTION || s.kind == ATTENTION_PATTERN || s.kind == WEIGHTED_VALUES)
                 head_size = std::max(head_size, size_t(s.head_size));
         }
@@ -1029,29 +1031,31 @@ class Engine {
 
     StateToken state_token(const Step& s, int token, int head) {
         const float* in = row(s.input, token);
-        const size_t shared = size_t(head / (s.heads / s.kv_heads)) * s.key_size;
+        const size_t shared = size_t(head / (s.heads / s.kv_heads)) * s.key_size, own = size_t(head) * s.head_size;
         const bool wide = pass_->widths[s.second_input] > s.heads;  // each of a key's numbers has a decay of its own
         const float* decay = row(s.second_input, token) + size_t(head) * (wide ? s.key_size : 1);
         return {in + s.query_offset + shared, in + s.key_offset + shared, decay, s.key_size, wide, s.delta,
-                row(s.third_input, token)[head], s.scale};
+                row(s.third_input, token)[head], s.scale, in + s.value_offset + own, row(s.output, token) + own};
     }
 
-    // A piece is some columns of one head of one feed; all columns, where norms are measured.
+    // A piece is some columns of one head of one feed; all columns, where norms are measured, and where each feed has one token,
+    // whose time is that of reading the state, so that it is read from its begin to its end.
     void recur(Share& share, const Step& s) {
-        const bool measured = s.state_norms != NO_BUFFER;
-        const int columns = measured ? s.head_size : STATE_COLUMNS, blocks = (s.head_size + columns - 1) / columns;
+        const bool measured = s.state_norms != NO_BUFFER, single = pass_->token_count == pass_->feed_count;
+        const int columns = measured || single ? s.head_size : STATE_COLUMNS, blocks = (s.head_size + columns - 1) / columns;
+        float* scratch = workers_[share.thread()].scores.data();
         share.parallel_for(pass_->feed_count * s.heads * blocks, [&](int piece) {
             const Feed& f = pass_->feeds[piece / (s.heads * blocks)];
             const int head = piece / blocks % s.heads, first = piece % blocks * columns;
-            const int end = std::min(first + columns, s.head_size);
+            const int end = std::min(first + columns, s.head_size), after = f.first_token + f.token_count;
             float* state = f.state + s.state_offset + size_t(head) * s.key_size * s.head_size;
-            for (int token = f.first_token; token < f.first_token + f.token_count; ++token) {
-                const StateToken t = state_token(s, token, head);
-                const float* value = row(s.input, token) + s.value_offset + size_t(head) * s.head_size;
-                float* out = row(s.output, token) + size_t(head) * s.head_size;
-                for (int at = first; at < end; at += STATE_COLUMNS)
-                    k.recur(t, state + at, s.head_size, value + at, std::min(STATE_COLUMNS, end - at), out + at);
-                for (int i = first; s.vector && i < end; ++i) out[i] += s.vector[head] * value[i];
+            StateToken tokens[STATE_TOKENS];
+            for (int token = f.first_token, count; token < after; token += count) {
+                count = measured ? 1 : std::min(STATE_TOKENS, after - token);
+                for (int n = 0; n < count; ++n) tokens[n] = state_token(s, token + n, head);
+                k.recur(tokens, count, state, s.head_size, first, end, scratch);
+                for (int n = 0; s.vector && n < count; ++n)
+                    for (int i = first; i < end; ++i) tokens[n].out[i] += s.vector[head] * tokens[n].value[i];
                 if (!measured) continue;
                 float total = 0.0f;
                 for (int i = 0; i < s.key_size * s.head_size; ++i) total += state[i] * state[i];

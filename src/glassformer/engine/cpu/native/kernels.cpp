@@ -43,6 +43,7 @@ inline int min(int a, int b) { return a < b ? a : b; }
 #else
 #define UNROLLED _Pragma("GCC unroll 16")
 #endif
+#define ALWAYS_INLINE_LAMBDA __attribute__((always_inline))
 // What follows is loaded later, not all at once into too few registers.
 #define COMPILER_BARRIER __asm__ __volatile__("" ::: "memory")
 #define NOINLINE __attribute__((noinline))  // so that inner loops keep their sums in registers
@@ -167,47 +168,110 @@ void causal_conv(const float* const* rows, const float* kernel, size_t stride, c
     }
 }
 
-template <int V> inline void recur_vectors(const StateToken& t, float* state, size_t stride, const float* value, float* out) {
-    F known[2][V], read[2][V], written[V];
-    for (int v = 0; v < V; ++v) known[0][v] = known[1][v] = read[0][v] = read[1][v] = set(0.0f);
-    for (int row = 0; t.delta && row < t.key_size; ++row) {
-        const F kept = set(t.key[row] * t.kept(row));
-        UNROLLED for (int v = 0; v < V; ++v) known[row % 2][v] = fma(load(state + row * stride + v * W), kept, known[row % 2][v]);
+// Calls function(row, parity) for all rows: their sums are two, of even and of odd ones, which need not wait for each other.
+template <class Function> ALWAYS_INLINE void for_each_row(int rows, Function function) {
+    int row = 0;
+    for (; row + 2 <= rows; row += 2) {
+        function(row, std::integral_constant<int, 0>());
+        function(row + 1, std::integral_constant<int, 1>());
     }
-    for (int v = 0; v < V; ++v)
-        written[v] = mul(sub(load(value + v * W), add(known[0][v], known[1][v])), set(t.write));
-    for (int row = 0; row < t.key_size; ++row) {
-        const F decay = set(t.kept(row)), key = set(t.key[row]), query = set(t.query[row]);
+    if (row < rows) function(row, std::integral_constant<int, 0>());
+}
+
+// What a token keeps of each row of a state, and its key times that
+void weigh(const StateToken& t, float* kept, float* faded) {
+    for (int row = 0; row < t.key_size; ++row) kept[row] = t.kept(row);
+    for (int row = 0; row < t.key_size; ++row) faded[row] = t.key[row] * kept[row];
+}
+
+// One token's write to V vectors of columns, and what it reads there; with AHEAD also what the state then has for the next
+// token's key, so that it need not be gone through once more.
+template <int V, bool AHEAD>
+NOINLINE void write_and_read(const StateToken& t, const float* kept, const float* faded, float* state, size_t stride, int column,
+                             F (*known)[V]) {
+    F written[V], read[2][V], ahead[2][V];
+    const float *keys = t.key, *queries = t.query;
+    UNROLLED for (int v = 0; v < V; ++v) {
+        written[v] = mul(sub(load(t.value + column + v * W), add(known[0][v], known[1][v])), set(t.write));
+        read[0][v] = read[1][v] = ahead[0][v] = ahead[1][v] = set(0.0f);
+    }
+    for_each_row(t.key_size, [&](int row, auto parity) ALWAYS_INLINE_LAMBDA {
+        constexpr int P = decltype(parity)::value;
+        const F decay = set(kept[row]), key = set(keys[row]), query = set(queries[row]);
         UNROLLED for (int v = 0; v < V; ++v) {
             float* at = state + row * stride + v * W;
             const F now = fma(key, written[v], mul(load(at), decay));
             store(at, now);
-            read[row % 2][v] = fma(query, now, read[row % 2][v]);
+            read[P][v] = fma(query, now, read[P][v]);
+            if constexpr (AHEAD) ahead[P][v] = fma(now, set(faded[row]), ahead[P][v]);
         }
+    });
+    UNROLLED for (int v = 0; v < V; ++v) {
+        store(t.out + column + v * W, mul(add(read[0][v], read[1][v]), set(t.scale)));
+        known[0][v] = ahead[0][v], known[1][v] = ahead[1][v];
     }
-    for (int v = 0; v < V; ++v) store(out + v * W, mul(add(read[0][v], read[1][v]), set(t.scale)));
 }
 
-void recur(const StateToken& t, float* state, size_t stride, const float* value, int columns, float* out) {
-    constexpr int V = STATE_COLUMNS / W;
-    int column = 0;
-    if (columns == STATE_COLUMNS) {
-        recur_vectors<V>(t, state, stride, value, out);
-        return;
+// Some tokens' writes and reads, one after the other, in V vectors of columns
+template <int V>
+void recur_vectors(const StateToken* tokens, int count, float* state, size_t stride, int column, float* scratch) {
+    const int rows = tokens[0].key_size;
+    float *kept = scratch, *next = scratch + rows, *faded = scratch + 2 * rows;
+    F known[2][V];
+    UNROLLED for (int v = 0; v < V; ++v) known[0][v] = known[1][v] = set(0.0f);
+    weigh(tokens[0], kept, faded);
+    if (tokens[0].delta)
+        for_each_row(rows, [&](int row, auto parity) ALWAYS_INLINE_LAMBDA {
+            constexpr int P = decltype(parity)::value;
+            const F part = set(faded[row]);
+            UNROLLED for (int v = 0; v < V; ++v) known[P][v] = fma(load(state + row * stride + v * W), part, known[P][v]);
+        });
+    for (int n = 0; n < count; ++n) {
+        if (n + 1 < count) weigh(tokens[n + 1], next, faded);
+        if (n + 1 < count && tokens[n].delta) write_and_read<V, true>(tokens[n], kept, faded, state, stride, column, known);
+        else write_and_read<V, false>(tokens[n], kept, faded, state, stride, column, known);
+        float* const other = kept;
+        kept = next, next = other;
     }
-    for (; column + W <= columns; column += W) recur_vectors<1>(t, state + column, stride, value + column, out + column);
-    for (; column < columns; ++column) {
-        float known[2] = {0.0f, 0.0f}, read[2] = {0.0f, 0.0f};
-        for (int row = 0; t.delta && row < t.key_size; ++row)
-            known[row % 2] += state[row * stride + column] * (t.key[row] * t.kept(row));
-        const float written = (value[column] - (known[0] + known[1])) * t.write;
-        for (int row = 0; row < t.key_size; ++row) {
-            float& at = state[row * stride + column];
-            at = at * t.kept(row) + t.key[row] * written;
-            read[row % 2] += t.query[row] * at;
-        }
-        out[column] = (read[0] + read[1]) * t.scale;
+}
+
+// The same in a copy whose rows lie side by side: those of a state are so far apart that they compete for the same places of
+// the cache.
+template <int V>
+void recur_copied(const StateToken* tokens, int count, float* state, size_t stride, int column, float* scratch) {
+    const int rows = tokens[0].key_size;
+    constexpr uintptr_t LINE = 64;  // bytes of a cache line, which no vector should cross
+    float* copy = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch + STATE_ROW_NUMBERS * rows) + LINE - 1) / LINE * LINE);
+    for (int row = 0; row < rows; ++row)
+        UNROLLED for (int v = 0; v < V; ++v) store(copy + (row * V + v) * W, load(state + row * stride + v * W));
+    recur_vectors<V>(tokens, count, copy, V * W, column, scratch);
+    for (int row = 0; row < rows; ++row)
+        UNROLLED for (int v = 0; v < V; ++v) store(state + row * stride + v * W, load(copy + (row * V + v) * W));
+}
+
+// One token in one column
+void recur_column(const StateToken& t, float* state, size_t stride, int column) {
+    float known[2] = {0.0f, 0.0f}, read[2] = {0.0f, 0.0f};
+    for (int row = 0; t.delta && row < t.key_size; ++row) known[row % 2] += state[row * stride] * (t.key[row] * t.kept(row));
+    const float written = (t.value[column] - (known[0] + known[1])) * t.write;
+    for (int row = 0; row < t.key_size; ++row) {
+        float& at = state[row * stride];
+        at = at * t.kept(row) + t.key[row] * written;
+        read[row % 2] += t.query[row] * at;
     }
+    t.out[column] = (read[0] + read[1]) * t.scale;
+}
+
+void recur(const StateToken* tokens, int count, float* state, size_t stride, int column, int end, float* scratch) {
+    constexpr int V = W == 4 ? 4 : 2, ROW = W == 16 ? 8 : V;  // vectors whose sums are in registers; for one token, with whole rows
+    state += column;
+    for (; count == 1 && column + ROW * W <= end; column += ROW * W, state += ROW * W)
+        recur_vectors<ROW>(tokens, count, state, stride, column, scratch);
+    for (; column + V * W <= end; column += V * W, state += V * W)
+        (count == 1 ? recur_vectors<V> : recur_copied<V>)(tokens, count, state, stride, column, scratch);
+    for (; column + W <= end; column += W, state += W) recur_vectors<1>(tokens, count, state, stride, column, scratch);
+    for (; column < end; ++column, ++state)
+        for (int n = 0; n < count; ++n) recur_column(tokens[n], state, stride, column);
 }
 
 #ifndef HAS_BIASED_SUMS

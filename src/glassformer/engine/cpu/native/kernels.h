@@ -66,6 +66,8 @@ struct StateToken {        // what one token does to a head's state, and how it 
     const float* decay;    // (key_size) numbers, `decay_step` apart; 0: one for all
     int32_t key_size, decay_step, delta;
     float write, scale;
+    const float* value;    // of all columns
+    float* out;
 };
 
 struct Kernels {
@@ -97,15 +99,18 @@ struct Kernels {
     // Some columns of a convolution, from the last `size` tokens' rows; kernel: (size, stride), oldest first; bias may be null
     void (*causal_conv)(const float* const* rows, const float* kernel, size_t stride, const float* bias, int size, int count,
                         float* out);
-    // One token's write to some columns of a head's state, (key_size, stride), and what it reads there; at most STATE_COLUMNS
-    void (*recur)(const StateToken& token, float* state, size_t stride, const float* value, int columns, float* out);
+    // What some tokens, one after the other, write to a head's state, (key_size, stride), and what they read there, in columns
+    // [column, end). scratch: (key_size, STATE_SCRATCH), and a cache line
+    void (*recur)(const StateToken* tokens, int count, float* state, size_t stride, int column, int end, float* scratch);
     int part_bytes;  // of quantized inputs
 };
 
 // Parts that have a place in the codes
 constexpr int parts_of(int rounding) { return rounding == ROUND_Q8 ? 1 : 2; }
 
-constexpr int STATE_COLUMNS = 32;  // at most, in one call of recur
+constexpr int STATE_TOKENS = 64;   // in one call of recur
+constexpr int STATE_COLUMNS = 32;  // whose states lie side by side in recur's scratch
+constexpr int STATE_ROW_NUMBERS = 3, STATE_SCRATCH = STATE_ROW_NUMBERS + STATE_COLUMNS;  // behind what each row has of tokens, on a cache line
 constexpr int QUERIES = 48;      // at most, in one call of attention
 constexpr int GRADIENT_TOKENS = 32, GRADIENT_BLOCKS = 4;  // at most, in one call of input_gradients
 constexpr int SPLIT_TOKENS = 8;  // whose split_bf16 lie together
