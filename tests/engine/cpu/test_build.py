@@ -123,7 +123,7 @@ def test_commands_for_another_machine(sources: Path, tmp_path: Path, fake: Compi
     )
     assert "-mavx512f" not in kernels["-DLEVEL=avx2"]
     assert "-mavxvnni" in kernels["-DLEVEL=avxvnni"]
-    assert {"-mavx512vnni", "-mamx-tile", "-mamx-bf16"} <= set(kernels["-DLEVEL=amx"])
+    assert {"-mavx512vnni", "-mamx-tile", "-mamx-bf16", "-mamx-int8"} <= set(kernels["-DLEVEL=amx"])
     assert {"-shared", "-pthread", "-static-libstdc++", "-static-libgcc"} <= set(link)
     assert sum(word.endswith(".o") for word in link) == 1 + len(levels)
 
@@ -343,7 +343,7 @@ def test_library_is_built_once_and_cached(empty_home: Path, sources: Path, compi
         ("x86_64", "fma avx2 f16c bmi2 sse4_2", ["avx2"]),
         ("x86_64", "fma avx2 f16c bmi2 avx_vnni", ["avxvnni"]),
         ("x86_64", "avx2 fma f16c bmi2 avx512f avx512dq avx512bw avx512vl avx512_vnni", ["avx512vnni"]),
-        ("x86_64", "avx512f avx512dq avx512bw avx512vl avx512_vnni amx_tile amx_bf16", ["avx512vnni", "amx"]),
+        ("x86_64", "avx512f avx512dq avx512bw avx512vl avx512_vnni amx_tile amx_bf16 amx_int8", ["avx512vnni", "amx"]),
         ("x86_64", "Intel64 Family 6", ["portable", "avx2", "avxvnni", "avx512vnni", "amx"]),
         ("aarch64", "fp asimd asimddp", ["dotprod"]),
         ("aarch64", "fp asimd", ["neon"]),

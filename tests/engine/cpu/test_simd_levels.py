@@ -1,8 +1,8 @@
 """Every level's kernels against a slow statement of what they mean: native/kernels_test.cpp, built and run.
 
 Levels that this machine cannot run are run elsewise, by the sweeps: those of the other architecture are cross-compiled and
-run under qemu, and AVX-512, which qemu does not know, is run through SIMDe's portable statement of its instructions. For
-AVX-VNNI and AMX there is neither: they are tested on processors that have them.
+run under qemu, and AVX-512, which qemu does not know, is run through SIMDe's portable statement of its instructions; AMX's
+are stated in native/tiles, for processors that have AVX-512. AVX-VNNI is tested on processors that have it.
 """
 
 from __future__ import annotations
@@ -129,6 +129,17 @@ def test_kernels_of_another_architecture_under_qemu(tmp_path: Path, architecture
         if level not in BEYOND_QEMU:
             said = run([emulator, "-L", f"/usr/{triple}", "-cpu", "max", program, level])
             assert said == f"{level}: all is well\n"
+
+
+@pytest.mark.sweep
+def test_kernels_of_amx_with_its_instructions_in_plain_numbers(
+    tmp_path: Path, compiler: list[str], here: dict[str, build.Flags]
+) -> None:
+    if "avx512vnni" not in here:
+        pytest.skip("this processor has no AVX-512, which AMX needs for all but its own instructions")
+    flags = (*build.levels(build.machine())["amx"], f"-I{HERE / 'tiles'}")
+    program = make(tmp_path, compiler, {"portable": (*here["portable"], "-O0"), "amx": flags})
+    assert run([program, "amx"]) == "amx: all is well\n"
 
 
 @pytest.mark.sweep

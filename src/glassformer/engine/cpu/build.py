@@ -39,7 +39,7 @@ NATIVE = Path(__file__).with_name("native")
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 AVX2: Flags = ("-mavx2", "-mfma", "-mf16c", "-mbmi2")
 AVX512: Flags = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni")
-AMX: Flags = ("-mamx-tile", "-mamx-bf16")
+AMX: Flags = ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
 LEVELS: dict[str, dict[str, Flags]] = {  # portable is a fallback only, and takes a minute with -O3
     "x86_64": {
         "portable": ("-march=x86-64", "-O2"),
@@ -62,7 +62,7 @@ FEATURES = {  # that a processor must have for a level, as Linux lists them; the
     "avx2": {"avx2", "fma", "f16c", "bmi2"},
     "avxvnni": {"avx2", "fma", "f16c", "bmi2", "avx_vnni"},
     "avx512vnni": {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512_vnni"},
-    "amx": {"avx512_vnni", "amx_tile", "amx_bf16"},
+    "amx": {"avx512_vnni", "amx_tile", "amx_bf16", "amx_int8"},
 }
 MACHINE_ALIASES = {"amd64": "x86_64", "arm64": "aarch64"}
 COMMON: Flags = ("-std=c++17", "-O3", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno", "-pthread")

@@ -2,9 +2,6 @@
 //
 // A token's inputs are split into two bfloat16 numbers each, whose sum has sixteen bits; their products with the weights are
 // added up in float32. This is done for any number of tokens, one too, so that a token's results do not depend on it.
-//
-// Packed matrices have no use for it: every 32 inputs have scales of their own, and to store the sums of so few and scale them
-// costs as much as the dot instructions of AVX-512 do altogether.
 #pragma once
 #include <initializer_list>
 

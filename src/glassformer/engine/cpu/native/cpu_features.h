@@ -39,14 +39,14 @@ class CpuFeatures {
     }
 
     bool amx() const {
-        return avx512vnni() && saves(AMX_STATE) && has(leaf7_edx, AMX_BF16, AMX_TILE) && is_amx_granted();
+        return avx512vnni() && saves(AMX_STATE) && has(leaf7_edx, AMX_BF16, AMX_TILE, AMX_INT8) && is_amx_granted();
     }
 
   private:
     enum { FMA = 12, OSXSAVE = 27, F16C = 29 };                                                // bits of leaf 1, ECX
     enum { AVX2 = 5, BMI2 = 8, AVX512F = 16, AVX512DQ = 17, AVX512BW = 30, AVX512VL = 31 };  // of leaf 7, EBX
     enum { AVX512_VNNI = 11 };                                                                 // of leaf 7, ECX
-    enum { AMX_BF16 = 22, AMX_TILE = 24 };                                                     // of leaf 7, EDX
+    enum { AMX_BF16 = 22, AMX_TILE = 24, AMX_INT8 = 25 };                                      // of leaf 7, EDX
     enum { AVX_VNNI = 4 };                                                                     // of leaf 7.1, EAX
     static constexpr uint64_t AVX_STATE = 0x6, AVX512_STATE = 0xe6, AMX_STATE = 0x60000;       // parts of XCR0
 

@@ -579,6 +579,7 @@ template <int N> struct Lanes {
 // The scales and minimums of W rows, in one half of a block or in all of it.
 template <class Tile> struct RowScales {
     F scale, minimum;
+    RowScales() = default;
     inline RowScales(const SuperScales& outer, const uint8_t* block, int vector, int half)
         : scale(Tile::scale(outer, block, vector, half)), minimum(Tile::minimum(outer, block, vector, scale)) {}
     // Adds a token's scaled dot products; sum is that of its inputs.
@@ -790,11 +791,31 @@ void packed_tokens(const uint8_t* tile, int columns, const QuantizedInput& in, i
     if constexpr (T > 1) packed_tokens<Tile, R, T / 2>(tile, columns, in, token, tokens, out);
 }
 
+}  // namespace
+
+#ifdef __AMX_BF16__
+#include "amx.h"
+#include "amx_packed.h"
+#endif
+
+namespace {
+
+template <class Tile, int R> void packed_as(const uint8_t* tile, int columns, const QuantizedInput& in, int tokens, float* out) {
+    int token = 0;
+#ifdef __AMX_INT8__
+    if constexpr (Tile::halves == 1) {
+        token = amx_packed_tokens<Tile, R>(tile, columns, in, tokens, out);
+        for (int t = 0; R == ROUND_MIXED && t < token; ++t) add_residuals<Tile>(tile, columns, in, t, out);
+    }
+#endif
+    packed_tokens<Tile, R, in_grid<Tile, R> ? GRID : TOKENS>(tile, columns, in, token, tokens, out);
+}
+
 template <class Tile> void packed_matmul(const Matrix& m, int tile, int tokens, const QuantizedInput& in, float* out) {
-    const auto run = in.rounding == ROUND_Q14  ? packed_tokens<Tile, ROUND_Q14, in_grid<Tile, ROUND_Q14> ? GRID : TOKENS>
-                     : in.rounding == ROUND_Q8 ? packed_tokens<Tile, ROUND_Q8, TOKENS>
-                                               : packed_tokens<Tile, ROUND_MIXED, TOKENS>;
-    run(m.data + size_t(tile) * tile_bytes<Tile>(m.columns), m.columns, in, 0, tokens, out);
+    const auto run = in.rounding == ROUND_Q14  ? packed_as<Tile, ROUND_Q14>
+                     : in.rounding == ROUND_Q8 ? packed_as<Tile, ROUND_Q8>
+                                               : packed_as<Tile, ROUND_MIXED>;
+    run(m.data + size_t(tile) * tile_bytes<Tile>(m.columns), m.columns, in, tokens, out);
 }
 
 // Float matmul ------------------------------------------------------------------------------------------------
@@ -873,14 +894,6 @@ template <class As> void float_matmul(const Matrix& m, int tile, int tokens, con
     for (; token < tokens; ++token)
         float_tile<As, 1>(data, rows, m.columns, values + token * stride, stride, out + token * TILE);
 }
-
-}  // namespace
-
-#ifdef __AMX_BF16__
-#include "amx.h"
-#endif
-
-namespace {
 
 void matmul(const Matrix& m, int tile, int tokens, const float* values, size_t stride, const QuantizedInput& in, float* out) {
     switch (m.kind) {
