@@ -27,6 +27,7 @@ from glassformer.ground.errors import (
     WriteError,
 )
 from glassformer.model_files import open_model
+from glassformer.quantize.gguf_metadata import architecture_of
 from glassformer.runtime.model import Model
 from tests.compat.test_scratch import H_PARAMS
 from tests.messages.calls import (
@@ -394,6 +395,10 @@ MESSAGES: dict[str, list[Entry]] = {
         (SiteError, lambda: glassformer.load(path("gemma3n_text"), executor="plain").read_ids([5, 6]).attribution(),
          "the parts of a score follow from one stream, and a gemma3n_text model has several, which each block mixes. "
          "Patching, attention and steps inside work with all of them."),
+        (InputError, lambda: architecture_of(tiny("gemma4_text", enable_moe_block=True, num_experts=4, top_k_experts=2,
+                                                   moe_intermediate_size=8), "model"),
+         "model: a gemma4_text model with experts cannot be written as GGUF. Keep the checkpoint as it is; load(…, "
+         "weights=…) packs its weights all the same."),
         (ConfigError, lambda: tiny("gemma4_text", enable_moe_block=True),
          "config field 'num_experts' is missing, in a model with experts."),
         (ConfigError, lambda: tiny("gemma4_text", enable_moe_block=True, num_experts=4, top_k_experts=5,

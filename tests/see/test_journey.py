@@ -545,7 +545,7 @@ class TestPlan:
         buffers = sum(
             one.numel()
             for name, one in model.named_buffers()
-            if name.endswith(("final_logits_bias", "e_score_correction_bias"))
+            if name.endswith(("final_logits_bias", "e_score_correction_bias", "layer_scalar"))
         )
         assert found.parameters == count + buffers
         assert found.weights == {"float32": 4 * found.parameters, "bfloat16": 2 * found.parameters}

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 NATURAL = {**dict.fromkeys(reference.DECODERS, "causal"), **dict.fromkeys(reference.ENCODERS, "masked"),
            **dict.fromkeys(reference.PAIRS, "seq2seq")}  # fmt: skip
-BUFFERS = ("final_logits_bias", "e_score_correction_bias")  # which the reference does not count as learnt
+BUFFERS = ("final_logits_bias", "e_score_correction_bias", "layer_scalar")  # which the reference does not count as learnt
 
 
 def seen(path: Path, **how: Any) -> Parameters:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.parity.configs import decoders, encoder_decoders, encoders, experts, recurrent
-from tests.parity.configs.decoders import LLAMA3_ROPE, ROPES
+from tests.parity.configs.decoders import LLAMA3_ROPE, ROPES, SEVERAL_STREAMS
 
 GROUPS = (decoders, recurrent, experts, encoders, encoder_decoders)
 TINY: dict[str, dict[str, Any]] = {family: tiny for group in GROUPS for family, tiny in group.TINY.items()}
@@ -32,5 +32,5 @@ REPRESENTATIVE = (
 
 __all__ = [
     "DECODERS", "DENSE", "ENCODERS", "EXPERTS", "FAMILIES", "HEADS", "LLAMA3_ROPE", "PAIRS", "RANDOM", "RECURRENT",
-    "REPRESENTATIVE", "ROPES", "TINY",
+    "REPRESENTATIVE", "ROPES", "SEVERAL_STREAMS", "TINY",
 ]  # fmt: skip

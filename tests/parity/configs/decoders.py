@@ -117,6 +117,7 @@ NOT_SPLIT = {  # among ranks, and why not
     **dict.fromkeys(("bloom", "mpt"), "each of its heads has a slope of its own"),
     **dict.fromkeys(("phi3", "falcon", "gpt_bigcode"), "there are fewer key heads than ranks"),  # where there are
 }  # fmt: skip
+SEVERAL_STREAMS = ("gemma3n_text",)  # which each block mixes, so that no view takes one for the sum of all that was added
 DECODER_HEADS = ("base", "causal", "sequence")
 HEADS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(TINY, DECODER_HEADS),

@@ -49,11 +49,15 @@ class Part(NamedTuple):
 
 
 def carried_by(question: Question, word: Word, effect: WordEffect) -> tuple[Carried, tuple[Check, ...]] | None:
-    """What brings the word's difference to the last token: parts of one text put into the pass of the other."""
+    """What brings the word's difference to the last token: parts of one text put into the pass of the other.
+
+    Nothing in models of several streams, where what parts write is corrected by what other streams have.
+    """
     reading, model = question.reading, question.reading.model
     best = effect.best_exchange
     causal = model.writes and reading.source is None
-    if best is None or best.change >= 0 or (causal and question.position in word.positions):
+    several = model.blueprint.mixes_streams
+    if several or best is None or best.change >= 0 or (causal and question.position in word.positions):
         return None
     if not question.lead.alone and best.answer_id != question.token:
         question = replace(question, lead=Lead(question.token, best.answer_id, alone=True))
