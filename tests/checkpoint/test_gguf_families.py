@@ -21,6 +21,7 @@ from gguf.quants import dequantize, quantize
 from gguf.tensor_mapping import get_tensor_name_map
 
 import glassformer
+from glassformer.blueprints.falcon_h1 import MULTIPLIERS
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.locate import local_path
 from glassformer.ground.errors import ConfigError
@@ -154,6 +155,10 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {  # by architecture: the fami
     "mamba2": ("mamba2", {
         "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "num_hidden_layers": 3, "num_heads": 8, "head_dim": 16,
         "state_size": 12, "n_groups": 2, "expand": 2, "layer_norm_epsilon": 1e-4, "use_bias": True}),
+    "falcon-h1": ("falcon_h1", {
+        **LLAMA, "mamba_d_ssm": 128, "mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_rms_norm": True,
+        "mamba_norm_before_gate": False, **dict.fromkeys(MULTIPLIERS, 1.0), "ssm_multipliers": None,
+        "mlp_multipliers": None}),  # all one: parts of a file's matrices
     "nemotron_h": ("nemotron_h", NEMOTRON_H),
     "nemotron_h_moe": ("nemotron_h", {
         **NEMOTRON_H, "layers_block_type": ["full_attention", "linear_attention", "moe"], "n_routed_experts": 6,
@@ -303,6 +308,7 @@ def decoder_metadata(name: str) -> dict[str, Typed]:
             "ssm.group_count": (2, Value.UINT32), "attention.head_count": (0, Value.UINT32),
             "feed_forward_length": (0, Value.UINT32),
         },
+        "falcon-h1": {key: value for key, value in OF_STATES.items() if key.startswith("ssm.")},
         "nemotron_h": {**OF_STATES, "feed_forward_length": ([0, 0, INNER], Value.ARRAY, Value.UINT32)},
         "nemotron_h_moe": {
             **OF_STATES, "feed_forward_length": ([0, 0, 32], Value.ARRAY, Value.UINT32), "expert_count": (6, Value.UINT32),
@@ -361,8 +367,8 @@ RAISED = ("gemma", "gemma2", "gemma3", "gemma-embedding", "nemotron", "qwen35") 
 def as_converted(name: str, key: str, value: np.ndarray) -> np.ndarray:
     """What the converter does to a tensor of a decoder."""
     short = name.split()[0]
-    if short.startswith(("mamba2", "nemotron_h")) and ".mixer." in key:
-        part = key.split(".mixer.")[1]
+    if short.startswith(("mamba2", "nemotron_h", "falcon-h1")) and re.search(r"\.(mixer|mamba)\.", key):
+        part = re.split(r"\.mixer\.|\.mamba\.", key)[1]
         columns = {"A_log": -np.exp(value), "D": value}
         if part in columns:
             return columns[part][:, None]

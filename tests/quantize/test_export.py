@@ -117,6 +117,29 @@ def test_blocks_of_one_part_are_exported(part: str, architecture: str, tmp_path:
     close(other(input_ids=ids).logits, one(input_ids=ids).logits, 1e-5)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("normed", [True, False])
+def test_multipliers_are_folded_into_matrices(normed: bool, tmp_path: Path) -> None:
+    """Falcon-H1's, which GGUF has no fields for."""
+    own = {"mamba_rms_norm": normed, "mamba_norm_before_gate": False, "mlp_bias": True, "attention_bias": True}
+    own |= {"mamba_proj_bias": True, "projectors_bias": True}
+    reference.write(tmp_path, "falcon_h1", vocab_size=models.WIDE["vocab_size"], tie_word_embeddings=False, **own)
+    models.byte_level(tmp_path, "llama-bpe", False)
+    found = exported(tmp_path, tmp_path / "x.gguf")
+    assert found.metadata["falcon-h1.ssm.inner_size"] == 48
+    one, other = load(tmp_path, "causal"), load(tmp_path / "x.gguf", "causal")
+    assert (one.config.lm_head_multiplier, other.config.lm_head_multiplier) == (0.4, 1.0)
+    ids = ids_for(one, 2, 30)
+    close(other(input_ids=ids).logits, one(input_ids=ids).logits, 1e-5)
+
+
+def test_multipliers_of_one_table_must_be_alike(tmp_path: Path) -> None:
+    reference.write(tmp_path, "falcon_h1", vocab_size=models.WIDE["vocab_size"], tie_word_embeddings=True)
+    models.byte_level(tmp_path, "llama-bpe", False)
+    words = "GGUF has no place for multipliers of embeddings and scores that differ, where both are one table"
+    refused(lambda: exported(tmp_path, tmp_path / "x.gguf"), words, kind=InputError)
+
+
 def test_experts_beside_mlps_are_not_exported(tmp_path: Path) -> None:
     reference.write(
         tmp_path, "nemotron_h", layers_block_type=["linear_attention", "moe", "full_attention", "mlp"], vocab_size=400

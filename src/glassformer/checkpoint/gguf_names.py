@@ -135,6 +135,13 @@ MAMBA2_SIZES = {
     "ssm.group_count": "n_groups",
     "ssm.time_step_rank": "num_heads",
 }
+FALCON_H1_SIZES = {
+    **DECODER_SIZES,
+    "ssm.conv_kernel": "mamba_d_conv",
+    "ssm.state_size": "mamba_d_state",
+    "ssm.group_count": "mamba_n_groups",
+    "ssm.time_step_rank": "mamba_n_heads",
+}
 NEMOTRON_H_SIZES = {
     **{key: name for key, name in MAMBA2_SIZES.items() if not key.startswith("ssm.")},
     "attention.head_count": "num_attention_heads",
@@ -414,6 +421,17 @@ def mamba2_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     return own
 
 
+def falcon_h1_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """A file has no multipliers: they are parts of its matrices. What is normed of a state is normed behind its gate."""
+    own = {**decoder_fields(metadata, raw), "mamba_norm_before_gate": False}
+    named = {"mamba_rms_norm": "ssm_norm.weight", "mamba_conv_bias": "ssm_conv1d.bias", "mamba_proj_bias": "ssm_in.bias"}
+    own |= {field: f"blk.0.{tensor}" in raw for field, tensor in {**named, "projectors_bias": "ssm_out.bias"}.items()}
+    inner, heads = metadata.get("ssm.inner_size"), metadata.get("ssm.time_step_rank")
+    if isinstance(inner, int) and isinstance(heads, int) and heads > 0:
+        own |= {"mamba_d_ssm": inner, "mamba_d_head": inner // heads}
+    return own
+
+
 def nemotron_h_fields(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     """What each block is follows from what it has; numbers that are listed for all blocks are 0 where they mean nothing."""
     shown = {"ffn_gate_inp.weight": "moe", "ffn_up.weight": "mlp", "attn_q.weight": "full_attention"}
@@ -595,7 +613,8 @@ LATENT_ATTENTION = {
 ENDINGS = {  # names that are whole without the ending that GGUF has, which may be none
     ".self_attn.sinks": ".weight", ".layer_scalar": ".weight", ".e_score_correction_bias": ".bias",
     ".linear_attn.dt_bias": ".bias", ".linear_attn.A_log": "", ".expert_bias": ".bias",
-    ".mixer.dt_bias": ".bias", ".mixer.A_log": "", ".mixer.D": "",
+    **{f".mamba.{name}": ending for name, ending in (("dt_bias", ".bias"), ("A_log", ""), ("D", ""))},
+    ".pre_ff_layernorm.weight": "", ".mixer.dt_bias": ".bias", ".mixer.A_log": "", ".mixer.D": "",
 }  # fmt: skip
 GROUPED_EXPERTS = {
     **EXPERTS,
@@ -640,6 +659,17 @@ MAMBA2 = {
     "blk.{}.ssm_norm": "backbone.layers.{}.mixer.norm",
     "blk.{}.ssm_out": "backbone.layers.{}.mixer.out_proj",
 }
+FALCON_H1 = {
+    **{
+        theirs: ours.replace(".mlp.", ".feed_forward.").replace("model.norm", "model.final_layernorm")
+        for theirs, ours in DECODER.items()
+    },
+    "blk.{}.ffn_norm": "model.layers.{}.pre_ff_layernorm.weight",  # which has no ending in files
+    **{
+        theirs: ours.replace("backbone.layers.{}.mixer", "model.layers.{}.mamba")
+        for theirs, ours in MAMBA2.items() if ".mixer." in ours
+    },
+}  # fmt: skip
 NEMOTRON_H = {
     **MAMBA2,
     **{f"blk.{{}}.attn_{name}": f"backbone.layers.{{}}.mixer.{name}_proj" for name in "qkv"},
@@ -950,7 +980,7 @@ def _layout(
     if table.tiled and (tiled := _tiled(name, config)) is not None:
         return tiled
     if table.folded_norms and re.fullmatch(r"blk\.\d+\.ssm_norm\.weight", name):
-        groups: Any = config.get("n_groups")
+        groups: Any = config.get("n_groups", config.get("mamba_n_groups"))
         fits = type(groups) is int and groups > 0 and math.prod(shape) % groups == 0
         return FoldedVector(groups) if fits else None  # and the config is refused
     if table.part_after_part and re.fullmatch(r"blk\.\d+\.attn_qkv\.\w+", name):
@@ -1031,6 +1061,9 @@ TABLES: Mapping[str, ArchitectureTable] = {
     "granitemoe": ArchitectureTable(GRANITE_MOE, GRANITE_MOE_SIZES, "granitemoe", interleaved=True),
     "mamba2": ArchitectureTable(
         MAMBA2, MAMBA2_SIZES, "mamba2", mamba2_fields, folded_norms=True, layouts=STATE_SPACE_LAYOUTS,
+    ),
+    "falcon-h1": ArchitectureTable(
+        FALCON_H1, FALCON_H1_SIZES, "falcon_h1", falcon_h1_fields, folded_norms=True, layouts=STATE_SPACE_LAYOUTS,
     ),
     "nemotron_h": ArchitectureTable(
         NEMOTRON_H, NEMOTRON_H_SIZES, "nemotron_h", nemotron_h_fields, folded_norms=True, layouts=STATE_SPACE_LAYOUTS,

@@ -29,6 +29,7 @@ from glassformer.checkpoint.stored_tensors import Layout
 from glassformer.ground.errors import CheckpointError, InputError
 from glassformer.ground.progress import NamedProgress
 from glassformer.model_files import DraftHead, ModelFiles
+from glassformer.quantize.folded_multipliers import folded
 from glassformer.quantize.gguf_metadata import (
     ADVICE,
     architecture_of,
@@ -104,8 +105,9 @@ def model_contents(
 ) -> tuple[dict[str, Any], list[OutputTensor]]:
     """A model's metadata, all but its tokenizer's, and its tensors, as a file in a kind has them."""
     architecture = architecture_of(config, name)
+    config, weights = folded(config, weights, name)
     plan = written_plan(config)
-    heads = {field: value for field, value in vars(config).items() if "head" in field or field == "n_groups"}
+    heads = {field: value for field, value in vars(config).items() if "head" in field or field.endswith("n_groups")}
     roles = weight_roles(plan)
     tensors: list[OutputTensor] = []
     table = table_for(architecture, config.model_type)

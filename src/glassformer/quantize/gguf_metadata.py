@@ -34,7 +34,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "stablelm": "stablelm", "phi": "phi2", "nemotron": "nemotron", "olmo": "olmo",
     "gpt_bigcode": "starcoder", "lfm2": "lfm2", "lfm2_moe": "lfm2moe",
     "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "bloom": "bloom", "mpt": "mpt", "gemma4_text": "gemma4",
-    "mamba2": "mamba2", "nemotron_h": "nemotron_h", "granitemoe": "granitemoe",
+    "mamba2": "mamba2", "nemotron_h": "nemotron_h", "falcon_h1": "falcon-h1", "granitemoe": "granitemoe",
     "embedding_gemma": "gemma-embedding", "eurobert": "eurobert",
 }  # fmt: skip
 WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
@@ -129,6 +129,8 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
         metadata |= _gemma4(config)
     if config.model_type == "mamba2":  # which has neither an MLP nor heads that attend
         metadata |= {"ssm.inner_size": config.state_space.inner, "feed_forward_length": 0, "attention.head_count": 0}
+    if config.model_type == "falcon_h1":
+        metadata["ssm.inner_size"] = config.state_space.inner
     if config.model_type == "nemotron_h":
         metadata |= _nemotron_h(config)
     if "full_attention_interval" in table.sizes:
