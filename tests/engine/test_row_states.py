@@ -105,6 +105,40 @@ def test_drafts_that_are_accepted_are_read_once_more_and_not_ever_again(subject:
     assert max(unread) <= MERGED + 4
 
 
+def test_a_draft_after_a_rejected_one_may_be_watched_and_needs_no_further_pass(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read again goes through with it, and the sites are those of its own tokens."""
+    executor, ids, watch = subject.executor(), ids_of(60), subject.watch("final", "blocks.2.attention.decay")
+    whole = executor.open()
+    executor.run([Feed(whole, ids[:50])])
+    (expected,) = executor.run([Feed(whole, ids[50:55], Want.ALL, watch=watch)])
+    wanted = {site: np.asarray(value).copy() for site, value in expected.sites.items()}
+    logits = [expected.host(place).copy() for place in range(5)]
+    row = executor.open()
+    executor.run([Feed(row, ids[:48])])
+    executor.run([Feed(row, [*ids[48:50], 7, 7, 7], Want.ALL, watch=watch)])
+    executor.rewind(row, 50)
+    passes, run = [], executor._run_feeds
+
+    def counted(feeds: Any, rows: Any) -> Any:
+        passes.append(feeds)
+        return run(feeds, rows)
+
+    monkeypatch.setattr(executor, "_run_feeds", counted)
+    (made,) = executor.run([Feed(row, ids[50:55], Want.ALL, watch=watch)])
+    assert len(passes) == 1
+    for site, value in wanted.items():
+        assert made.sites[site].shape == value.shape
+        assert np.allclose(np.asarray(made.sites[site]), value, rtol=0, atol=1e-4), site
+    for place, scored in enumerate(logits):
+        assert np.allclose(made.host(place), scored, rtol=0, atol=1e-4)
+    executor.rewind(row, 50)
+    (last,) = executor.run([Feed(row, ids[50:52], watch=watch)])
+    assert np.allclose(np.asarray(last.sites["final"]), wanted["final"][:, :2], rtol=0, atol=1e-4)
+    assert np.allclose(last.host(), logits[1], rtol=0, atol=1e-4)
+
+
 def test_a_row_whose_pass_fails_goes_on(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
     executor, ids = subject.executor(), ids_of(30)
     row = executor.open()

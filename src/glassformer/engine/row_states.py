@@ -232,11 +232,13 @@ class StatefulRows(RereadRows):
             return self._whole_text(feed, row)
         assert state.length is not None
         feeds, again = self._unread(row, state.length), 0
-        if feeds and _is_simple(feeds[-1]) and _is_simple(feed) and (not _is_draft(feed) or len(feeds[-1].ids) <= MERGED):
+        short = not _is_draft(feed) or (bool(feeds) and len(feeds[-1].ids) <= MERGED)
+        if feeds and _is_simple(feeds[-1]) and _can_follow(feed) and short:
             before = feeds.pop().ids
             feed, again = replace(feed, ids=[*before, *feed.ids]), len(before)
         return _Queue(
-            [*feeds, *_at_snapshots(feed, row.length - again, self._spacing)], again if feed.want is Want.ALL else 0
+            [*feeds, *_at_snapshots(feed, row.length - again, self._spacing)],
+            again if feed.want is Want.ALL or feed.watch is not None else 0,
         )
 
     def _unread(self, row: Any, start: int) -> list[Feed]:
@@ -320,6 +322,14 @@ def _copied(logits: Logits, place: int) -> _Copied:
 def _is_simple(feed: Feed) -> bool:
     """Whether a feed is its tokens alone, so that it can be cut and joined."""
     return feed.watch is None and feed.vectors is None and feed.parents is None
+
+
+def _can_follow(feed: Feed) -> bool:
+    """Whether a feed can be read in one pass with the tokens before it: what it watches is each token's own."""
+    if feed.watch is None or feed.watch.changes:
+        return _is_simple(feed)
+    own = all("length" in axes(site) and "keys" not in axes(site) for site in feed.watch.reads)
+    return own and _is_simple(replace(feed, watch=None))
 
 
 def _is_draft(feed: Feed) -> bool:
