@@ -20,7 +20,6 @@ class Config(llama.Config, state_space.HybridConfig):
     }  # fmt: skip
     default_share = 0.5  # of each head is rotated
     bounds = state_space.Config.state_bounds
-    state_names = ("mamba_n_heads", "mamba_d_head", "mamba_n_groups")
 
     intermediate_size: int = 14336
     num_key_value_heads: int = 8

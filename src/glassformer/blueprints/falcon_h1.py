@@ -29,7 +29,10 @@ class Config(llama.Config, state_space.HybridConfig):
     }  # fmt: skip
     fixed_fields = {"attn_layer_indices": None, "mamba_use_mlp": True}
     bounds = {**state_space.Config.state_bounds, **dict.fromkeys(MULTIPLIERS, Bounds(-1e6, 1e6))}
-    state_names = ("mamba_n_heads", "mamba_d_head", "mamba_n_groups")
+    state_fields = {
+        **state_space.HybridConfig.state_fields, "output_bias": "projectors_bias", "norm": "mamba_rms_norm",
+        "norm_first": "mamba_norm_before_gate", "norm_groups": "mamba_n_groups", "multipliers": "ssm_multipliers",
+    }  # fmt: skip
 
     intermediate_size: int = 14336
     num_key_value_heads: int = 8
@@ -66,13 +69,6 @@ class Config(llama.Config, state_space.HybridConfig):
     @property
     def state_columns(self) -> int:
         return self.mamba_d_ssm or super().state_columns
-
-    @property
-    def state_space(self) -> state_space.StateSpace:
-        return replace(
-            super().state_space, output_bias=self.projectors_bias, norm=self.mamba_rms_norm, norm_groups=self.mamba_n_groups,
-            norm_first=self.mamba_norm_before_gate, multipliers=tuple(self.ssm_multipliers),
-        )  # fmt: skip
 
 
 FAMILY = replace(

@@ -22,7 +22,6 @@ class Config(granitemoe.Config, state_space.HybridConfig):
         **granite.Config.bounds, **state_space.Config.state_bounds, "shared_intermediate_size": SIZE,
         **dict.fromkeys(("num_experts", "num_experts_per_tok"), EXPERTS._replace(least=0)),
     }  # fmt: skip
-    state_names = ("mamba_n_heads", "mamba_d_head", "mamba_n_groups")
 
     layer_types: list[str] | None = None
     shared_intermediate_size: int = 1024

@@ -18,7 +18,11 @@ class Config(state_space.Config):
     }  # fmt: skip
     aliases = {"num_heads": "num_attention_heads"}
     bounds = state_space.Config.state_bounds
-    state_names = ("num_attention_heads", "head_dim", "n_groups")
+    state_fields = {
+        "heads": "num_attention_heads", "head_size": "head_dim", "groups": "n_groups", "key_size": "state_size",
+        "kernel": "conv_kernel", "activation": "hidden_act", "eps": "layer_norm_epsilon", "bias": "use_bias",
+        "conv_bias": "use_conv_bias", "output_bias": "use_bias",
+    }  # fmt: skip
 
     max_position_embeddings: int = 2**20  # no position is embedded: a text may be as long as one likes
     num_attention_heads: int = 128
@@ -37,15 +41,6 @@ class Config(state_space.Config):
         super().__post_init__()
         self.check_activation("hidden_act")
         self.check_states(self.expand * self.hidden_size)
-
-    @property
-    def state_space(self) -> state_space.StateSpace:
-        least, most = self.time_step_limit
-        return state_space.StateSpace(
-            heads=self.num_attention_heads, head_size=self.head_dim, groups=self.n_groups, key_size=self.state_size,
-            kernel=self.conv_kernel, activation=self.hidden_act, eps=self.layer_norm_epsilon, bias=self.use_bias,
-            conv_bias=self.use_conv_bias, output_bias=self.use_bias, least_step=least, most_step=most,
-        )  # fmt: skip
 
 
 FAMILY = Family(

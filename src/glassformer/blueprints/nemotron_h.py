@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 from glassformer.blueprints import routed, state_space
@@ -31,7 +32,11 @@ class Config(state_space.Config, routed.GroupsConfig):
         **state_space.Config.state_bounds, "moe_latent_size": SIZE_OR_DEFAULT,
         **dict.fromkeys(("moe_shared_expert_intermediate_size", "num_key_value_heads", "head_dim"), SIZE),
     }  # fmt: skip
-    state_names = ("mamba_num_heads", "mamba_head_dim", "n_groups")
+    state_fields = {
+        "heads": "mamba_num_heads", "head_size": "mamba_head_dim", "groups": "n_groups", "key_size": "ssm_state_size",
+        "kernel": "conv_kernel", "activation": "mamba_hidden_act", "eps": "layer_norm_epsilon", "bias": "use_bias",
+        "conv_bias": "use_conv_bias", "output_bias": "use_bias", "least_step": "time_step_min", "norm_groups": "n_groups",
+    }  # fmt: skip
 
     num_hidden_layers: int = 4
     layer_types: list[str] | None = None
@@ -93,12 +98,7 @@ class Config(state_space.Config, routed.GroupsConfig):
 
     @property
     def state_space(self) -> state_space.StateSpace:
-        return state_space.StateSpace(
-            heads=self.mamba_num_heads, head_size=self.mamba_head_dim, groups=self.n_groups, key_size=self.ssm_state_size,
-            kernel=self.conv_kernel, activation=self.mamba_hidden_act, eps=self.layer_norm_epsilon, bias=self.use_bias,
-            conv_bias=self.use_conv_bias, output_bias=self.use_bias, least_step=self.time_step_min,
-            norm_groups=self.n_groups,
-        )  # fmt: skip
+        return replace(super().state_space, most_step=math.inf)
 
     @property
     def routed_layers(self) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ these are read. The gate lets a part of what was read through, and a norm follow
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -41,7 +42,7 @@ class StateSpace:
     norm: bool = True
     norm_groups: int = 1  # parts that are normed by themselves
     norm_first: bool = False  # whether the norm stands before the gate
-    multipliers: tuple[float, ...] = (1.0,) * 5  # of what the first projection makes: gates, values, keys, queries, steps
+    multipliers: Sequence[float] = (1.0,) * 5  # of what the first projection makes: gates, values, keys, queries, steps
 
     @property
     def inner(self) -> int:
@@ -58,7 +59,7 @@ class StateSpace:
 class Config(shared.Config):
     """What is checked in the config of every family with such layers. A mixin, put after the family's own."""
 
-    state_names: ClassVar[tuple[str, str, str]]  # the fields that have the number of heads, their size and the groups
+    state_fields: ClassVar[Mapping[str, str]]  # of a `StateSpace`: which of the config's fields has it
     state_bounds: ClassVar[dict[str, Bounds]] = {
         **BOUNDS,
         **dict.fromkeys(("state_size", "ssm_state_size", "mamba_d_state", "expand", "mamba_expand"), SIZE),
@@ -85,12 +86,14 @@ class Config(shared.Config):
 
     @property
     def state_space(self) -> StateSpace:
-        raise NotImplementedError
+        least, most = self.time_step_limit
+        own = {name: getattr(self, field) for name, field in self.state_fields.items()}
+        return StateSpace(**{"least_step": least, "most_step": most, **own})
 
     def check_states(self, inner: int | None = None) -> None:
         """Refuse heads that cannot be grouped, or are not as wide together as they must be: `inner`."""
         self._check_limits()
-        s, (heads, size, groups) = self.state_space, self.state_names
+        s, (heads, size, groups) = self.state_space, (self.state_fields[name] for name in ("heads", "head_size", "groups"))
         if s.heads % s.groups:
             raise ConfigError(
                 f"config field {self.own_name(groups)!r} is {s.groups}; it must divide the {s.heads} heads that keep a "
@@ -115,6 +118,12 @@ class Config(shared.Config):
 class HybridConfig(Config):
     """The fields of families that have such layers beside attention, by the names that these have in common."""
 
+    state_fields = {
+        "heads": "mamba_n_heads", "head_size": "mamba_d_head", "groups": "mamba_n_groups", "key_size": "mamba_d_state",
+        "kernel": "mamba_d_conv", "activation": "hidden_act", "eps": "rms_norm_eps", "bias": "mamba_proj_bias",
+        "conv_bias": "mamba_conv_bias", "output_bias": "mamba_proj_bias",
+    }  # fmt: skip
+
     mamba_n_heads: int = 128
     mamba_d_head: int | str = "auto"  # which makes all heads together as wide as they must be
     mamba_n_groups: int = 1
@@ -135,17 +144,6 @@ class HybridConfig(Config):
     def state_columns(self) -> int:
         """How wide all heads that keep a state are together."""
         return self.mamba_expand * self.hidden_size
-
-    @property
-    def state_space(self) -> StateSpace:
-        assert isinstance(self.mamba_d_head, int)
-        c: Any = self
-        least, most = self.time_step_limit
-        return StateSpace(
-            heads=self.mamba_n_heads, head_size=self.mamba_d_head, groups=self.mamba_n_groups, key_size=self.mamba_d_state,
-            kernel=self.mamba_d_conv, activation=c.hidden_act, eps=c.rms_norm_eps, bias=self.mamba_proj_bias,
-            conv_bias=self.mamba_conv_bias, output_bias=self.mamba_proj_bias, least_step=least, most_step=most,
-        )  # fmt: skip
 
 
 def mixer(b: Builder, s: StateSpace, h: Value, module: str, scale: float = 1.0, site_prefix: str = "attention") -> Value:
