@@ -202,6 +202,23 @@ def _tokenizers(ours: Any, theirs: Any, folder: Path, caplog: pytest.LogCaptureF
     assert type(glassformer.PreTrainedTokenizerFast.from_pretrained(write_tokenizer(folder))) is glassformer.Tokenizer
 
 
+@difference(
+    "An expert of Switch Transformers takes all tokens that are sent to it; transformers drops some of a text read at once."
+)
+@torch.no_grad()
+def _experts(ours: Any, theirs: Any, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What the reference drops of a text that it reads at once, and not of one that it writes."""
+    models = load_pair(write_model(folder, "switch_transformers", "seq2seq", expert_capacity=2, num_experts=2), "seq2seq")
+    source, ids = torch.arange(5, 16)[None], torch.arange(20, 29)[None]
+    dropping = models.theirs(source, decoder_input_ids=ids).logits
+    for module in models.theirs.modules():
+        if hasattr(module, "expert_capacity"):
+            module.expert_capacity = 64
+    whole = models.theirs(source, decoder_input_ids=ids).logits
+    assert not torch.allclose(dropping, whole, atol=1e-2)
+    assert torch.allclose(models.ours(source, decoder_input_ids=ids).logits, whole, atol=1e-5)
+
+
 @pytest.mark.parametrize("text", DIFFERENCES)
 def test_what_differs_does_so(text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     models = load_pair(write_model(tmp_path, "llama", "causal"), "causal")

@@ -51,6 +51,7 @@ PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and kee
     "gpt_bigcode": {"num_key_value_heads"},
     **{family: {*ROPE, "num_local_experts", "qk_head_dim"} for family in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")},
     "gpt_neox": {*ROPE, "rotary_pct", "rotary_emb_base"},
+    "switch_transformers": {"num_experts_per_tok"},
     "t5gemma": {*ROPE, "sliding_window_pattern", "decoder"},
     "gemma3_text": {*ROPE, "rope_local_base_freq", "sliding_window_pattern"},
     "embedding_gemma": {*ROPE, "rope_local_base_freq", "sliding_window_pattern"},

@@ -79,7 +79,8 @@ def agree(found: Statistics | None, tensor: torch.Tensor) -> None:
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("family", reference.FAMILIES)
 def test_counts_and_shapes_are_the_reference_s(family: str, tied: bool, tmp_path: Path) -> None:
-    tied = (tied or family in ("marian", "pegasus")) and family != "nemotron_h"  # whose heads always are, or never
+    always = family in ("marian", "pegasus", "switch_transformers")  # whose heads are tied
+    tied = (tied or always) and family != "nemotron_h"  # whose heads never are
     model = reference.write(tmp_path, family, NATURAL[family], tie_word_embeddings=tied)
     found, state = seen(tmp_path), once(reference.in_checkpoint(model, model.state_dict()))
     if family in reference.SINUSOIDAL:  # positions that follow from the config are in no file
@@ -97,7 +98,7 @@ def test_counts_and_shapes_are_the_reference_s(family: str, tied: bool, tmp_path
     )
     assert found.elements == glassformer.load(tmp_path).blueprint.parameters
     assert found.missing == ()
-    if family in ("t5", "mt5", "umt5"):  # whose head is tied, whatever the config says
+    if family in ("t5", "mt5", "umt5", "switch_transformers"):  # whose head is tied, whatever the config says
         tied = True
     assert len(found.tied) == tied
     assert all(one.bytes is None and one.same in found.shapes and one.name not in found.shapes for one in found.tied)

@@ -58,6 +58,7 @@ RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand i
     "t5": {"dropout_rate": 0.21},
     "mt5": {"dropout_rate": 0.21},
     "umt5": {"dropout_rate": 0.21},
+    "switch_transformers": {"dropout_rate": 0.21},
     "t5gemma": {**LLAMA, "dropout_rate": 0.11},
     **{family: {**BART, "classifier_dropout": 0.41} for family in ("bart", "mbart")},
     **dict.fromkeys(("marian", "pegasus", "m2m_100", "blenderbot", "blenderbot-small"), BART),
@@ -65,7 +66,8 @@ RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand i
 }
 ATTENTION = {
     **dict.fromkeys(("gpt2", "gptj", "gpt_bigcode", "openai-gpt"), "attn_pdrop"), "biogpt": "attention_probs_dropout_prob",
-    "t5": "dropout_rate", "mt5": "dropout_rate", "umt5": "dropout_rate", "scratch": "dropout",
+    "t5": "dropout_rate", "mt5": "dropout_rate", "umt5": "dropout_rate", "switch_transformers": "dropout_rate",
+    "scratch": "dropout",
     **{family: name for family in reference.ENCODERS if (name := "attention_probs_dropout_prob") in RATES[family]},
 }  # fmt: skip
 MAIN = {family: next(h for h in ("causal", "masked", "seq2seq") if h in heads) for family, heads in reference.HEADS.items()}

@@ -84,8 +84,8 @@ class Blueprint:
 
     @property
     def routed_blocks(self) -> tuple[int, ...]:
-        """The numbers of the blocks that have experts."""
-        return tuple(op.block for op in self.ops_of(ExpertGate) if op.block is not None)
+        """The numbers of the blocks that have experts; of an encoder-decoder, its decoder's."""
+        return tuple(op.block for op in self.ops_of(ExpertGate) if op.block is not None and not op.stack)
 
     @cached_property
     def state_size(self) -> int:

@@ -103,6 +103,7 @@ HARMLESS: Mapping[str, str] = {
             "time_step_max", "time_step_floor", "z_loss_coefficient", "linear_a_log_min", "linear_a_log_max",
             "linear_dt_min", "linear_dt_max", "linear_dt_init_floor", "classifier_dropout_rate",
             "altup_coef_clip",
+            "router_z_loss_coef", "router_aux_loss_coef", "add_router_probs",
         ),
         TRAINING,
     ),

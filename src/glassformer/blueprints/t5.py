@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -142,7 +143,29 @@ def attention(
     return b.dropout(a, c.dropout_rate, f"{module.rpartition('.')[0]}.dropout")
 
 
-def stack(b: Builder, c: Config, name: str, layers: int, encoded: Value | None = None) -> Value:
+def plain_mlp(b: Builder, c: Config, h: Value, module: str) -> Value:
+    """The update of an MLP without a gate."""
+    h = b.activate(b.linear(h, f"{module}.wi", c.intermediate_size), c.hidden_act, "mlp.hidden", f"{module}.act")
+    h = b.dropout(h, c.dropout_rate, f"{module}.dropout")
+    return b.linear(h, f"{module}.wo", c.hidden_size, site="mlp.update")
+
+
+def mlp(b: Builder, c: Config, h: Value, layer: str, decoder: bool) -> Value:
+    """The update that the MLP of a block's layer makes of its input."""
+    module = f"{layer}.DenseReluDense"
+    if not c.gated:
+        return plain_mlp(b, c, h, module)
+    h = b.gate(h, f"{module}.wi_0", f"{module}.wi_1", c.intermediate_size, c.hidden_act, name="act")
+    h = b.dropout(h, c.dropout_rate, f"{module}.dropout")
+    return b.linear(h, f"{module}.wo", c.hidden_size, site="mlp.update")
+
+
+MakeMLP = Callable[[Builder, Any, Value, str, bool], Value]  # of a block's input, the layer's name, and the decoder's or not
+
+
+def stack(
+    b: Builder, c: Config, name: str, layers: int, encoded: Value | None = None, mlp: MakeMLP = mlp
+) -> Value:  # fmt: skip
     x = b.dropout(b.embed("shared"), c.dropout_rate, f"{name}.dropout")
     table, sizes = "layer.0.SelfAttention.relative_attention_bias", (c.relative_attention_num_buckets, c.num_attention_heads)
     bias = None if c.biases_in_every_block else b.relative_bias(f"{name}.block.0.{table}", *sizes)
@@ -155,23 +178,17 @@ def stack(b: Builder, c: Config, name: str, layers: int, encoded: Value | None =
                 x = b.add(x, attention(b, c, x, "layer.1.EncDecAttention", "cross", encoded, causal=False), site="crossed")
             last = "layer.1" if encoded is None else "layer.2"
             h = b.norm(x, f"{last}.layer_norm", c.layer_norm_epsilon, site="mlp.input")
-            dense = f"{last}.DenseReluDense"
-            if c.gated:
-                h = b.gate(h, f"{dense}.wi_0", f"{dense}.wi_1", c.intermediate_size, c.hidden_act, name="act")
-            else:
-                h = b.activate(b.linear(h, f"{dense}.wi", c.intermediate_size), c.hidden_act, "mlp.hidden", f"{dense}.act")
-            h = b.dropout(h, c.dropout_rate, f"{dense}.dropout")
-            h = b.linear(h, f"{dense}.wo", c.hidden_size, site="mlp.update")
+            h = mlp(b, c, h, last, encoded is not None)
             x = b.add(x, b.dropout(h, c.dropout_rate, f"{last}.dropout"), site="residual")
     x = b.norm(x, f"{name}.final_layer_norm", c.layer_norm_epsilon, site="final")
     return b.dropout(x, c.dropout_rate, f"{name}.dropout")
 
 
-def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
+def blueprint(c: Config, head: Head = "seq2seq", mlp: MakeMLP = mlp) -> Blueprint:
     b = Builder(c)
     with b.encoder():
-        encoded = stack(b, c, "encoder", c.num_encoder_layers)
-    x = stack(b, c, "decoder", c.num_hidden_layers, encoded)
+        encoded = stack(b, c, "encoder", c.num_encoder_layers, mlp=mlp)
+    x = stack(b, c, "decoder", c.num_hidden_layers, encoded, mlp)
     if head == "seq2seq":
         scale = c.hidden_size**-0.5 if c.scale_decoder_outputs else 1.0
         b.scores(x, "lm_head", c.vocab_size, tied=True, scale=scale)

@@ -371,19 +371,21 @@ def build_route(
 def build_expert_gate(
     b: Recorder, x: Value, shares: Value, experts: Sequence[tuple[str, ...]], chosen: int, inner: int, how: str,
     bias: bool = False, limit: float | None = None, offset: float = 0.0, shares_inputs: bool = False,
+    dropout: float | None = None,
 ) -> Value:  # fmt: skip
     """The neurons of the chosen experts, in the order of their indices, side by side; `experts`: gate and up of each, or
     what is activated without a gate.
 
     `limit`: what the gate is cut at above, and the other at both sides; `offset` is added to the latter. `shares_inputs`:
-    an expert gets a token times its share, and what it makes of that counts as it is.
+    an expert gets a token times its share, and what it makes of that counts as it is. `dropout`: of neurons, in training.
     """
     modules = [module for pair in experts for module in pair]
     weights = {name: shape for module in modules for name, shape in linear_weights(module, x, inner, bias).items()}
-    ungated: dict[str, Any] = {"gated": False} if len(experts[0]) == 1 else {}
+    more: dict[str, Any] = {"gated": False} if len(experts[0]) == 1 else {}
+    more |= {} if dropout is None else {"dropout": dropout}
     return b.record(
         ExpertGate, _around(experts[0][0]), (x, shares), (*x.shape[:-1], chosen * inner), "mlp.hidden", weights,
-        how=how, chosen=chosen, experts=len(experts), limit=limit, offset=offset, shares_inputs=shares_inputs, **ungated,
+        how=how, chosen=chosen, experts=len(experts), limit=limit, offset=offset, shares_inputs=shares_inputs, **more,
     )  # fmt: skip
 
 

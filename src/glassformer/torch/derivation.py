@@ -536,15 +536,16 @@ class Derivation:
                 names.setdefault(weight.name.rsplit(".", 2)[1], weight.shape)
         bias = any(weight.name.endswith(".bias") for weight in gate.weights)
         o = gate.options
+        prefix = gate.weights[0].name[len(".".join(path)) + 1 :].partition(".")[0].rstrip("0123456789")
         printed, *order = self._described((*path, "0"))
 
         def expert() -> Expert:
             parts = {name: Linear(names[name][1], names[name][0], bias) for name in order or names}
-            made = Expert(parts, list(names), o["how"], o["limit"], o["offset"])
+            made = Expert(parts, list(names), o["how"], o["limit"], o["offset"], o.get("dropout"))
             made.printed_name = printed
             return made
 
-        return ExpertList((expert() for _ in range(o["experts"])), o["chosen"], o["shares_inputs"])
+        return ExpertList((expert() for _ in range(o["experts"])), o["chosen"], o["shares_inputs"], prefix)
 
 
 class HeadDerivation(Derivation):

@@ -21,19 +21,26 @@ from glassformer.torch.layers import ActivationFunction, Linear
 class Expert(FamilyModule):
     """An expert's MLP, gated if it has three projections.
 
-    `limit`: what the gate is cut at above, and the other at both sides; `offset`: added there.
+    `limit`: what the gate is cut at above, and the other at both sides; `offset`: added there. `dropout`: of its neurons.
     """
 
     def __init__(
-        self, parts: Mapping[str, Linear], names: Sequence[str], activation: str, limit: float | None, offset: float
-    ) -> None:
+        self, parts: Mapping[str, Linear], names: Sequence[str], activation: str, limit: float | None, offset: float,
+        dropout: float | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         for name, part in parts.items():
             self.add_module(name, part)
         self.act_fn = ActivationFunction(activation)
         self.names, self.limit, self.offset = names, limit, offset
+        if dropout is not None:
+            self.dropout = nn.Dropout(dropout)
 
     def neurons(self, x: Tensor) -> Tensor:
+        neurons = self._all_neurons(x)
+        return self.dropout(neurons) if "dropout" in self._modules else neurons
+
+    def _all_neurons(self, x: Tensor) -> Tensor:
         gate, *ups = (self._modules[name](x) for name in self.names[:-1])  # type: ignore[misc]
         if not ups:
             return self.act_fn(gate)
@@ -57,11 +64,22 @@ class Slots(NamedTuple):
 
 class ExpertList(nn.ModuleList):
     """All experts of a block. `slots`: how many of them a token goes to at most; `shares_inputs`: an expert gets a token
-    times its share, and what it makes of that counts as it is."""
+    times its share, and what it makes of that counts as it is; `prefix`: of their names, before their numbers."""
 
-    def __init__(self, experts: Iterable[Expert], slots: int, shares_inputs: bool = False) -> None:
-        super().__init__(experts)
-        self.slots, self.shares_inputs = slots, shares_inputs
+    def __init__(
+        self, experts: Iterable[Expert], slots: int, shares_inputs: bool = False, prefix: str = ""
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.slots, self.shares_inputs, self.prefix = slots, shares_inputs, prefix
+        for index, expert in enumerate(experts):
+            self.add_module(f"{prefix}{index}", expert)
+
+    def __repr__(self) -> str:
+        """With the names of all experts, where they have more than a number."""
+        return nn.Module.__repr__(self) if self.prefix else super().__repr__()
+
+    def _get_abs_string_index(self, idx: int) -> str:
+        return self.prefix + super()._get_abs_string_index(idx)  # type: ignore[no-untyped-call]
 
     def neurons(self, x: Tensor, shares: Tensor) -> Tensor:
         """Those of each token's experts, side by side."""

@@ -14,6 +14,10 @@ BART: dict[str, Any] = {
     "decoder_attention_heads": 4, "encoder_ffn_dim": 64, "decoder_ffn_dim": 80, "max_position_embeddings": 64,
     "scale_embedding": True,
 }  # fmt: skip
+SWITCH: dict[str, Any] = {
+    **T5, "num_layers": 3, "num_decoder_layers": 4, "num_experts": 5, "num_sparse_encoder_layers": 2,
+    "num_sparse_decoder_layers": 2, "router_jitter_noise": 0.0,
+}  # fmt: skip
 GEMMA: dict[str, Any] = {  # a stack of T5Gemma's
     "vocab_size": 140, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 72,
     "max_position_embeddings": 64, "query_pre_attn_scalar": 24, "sliding_window": 6, "attn_logit_softcapping": 3.0,
@@ -33,13 +37,18 @@ TINY: dict[str, dict[str, Any]] = {
     "blenderbot": {**BART, "encoder_no_repeat_ngram_size": 0},
     "blenderbot-small": BART,
     "m2m_100": {**BART, "activation_function": "relu"},
+    "switch_transformers": SWITCH,
     "t5gemma": {
         "vocab_size": 140, "decoder_start_token_id": 2,
         "encoder": {**GEMMA, "hidden_size": 32, "num_hidden_layers": 3, "sliding_window": 4},
         "decoder": {**GEMMA, "hidden_size": 48, "num_hidden_layers": 4, "head_dim": 14, "num_key_value_heads": 1},
     },
 }  # fmt: skip
-NOT_ON_GPU = {"blenderbot-small": "adds positions to a norm's result", "t5gemma": "caps its scores softly"}
+NOT_ON_GPU = {
+    "blenderbot-small": "adds positions to a norm's result",
+    "t5gemma": "caps its scores softly",
+    "switch_transformers": "has experts",
+}
 SINUSOIDAL = ("marian", "pegasus", "m2m_100")  # whose positions follow from the config
 HEADS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(TINY, ("base", "seq2seq")),
@@ -55,6 +64,15 @@ def _t5(draw: random.Random) -> dict[str, Any]:
         "relative_attention_max_distance": draw.choice([17, 40, 128]), "tie_word_embeddings": draw.random() < 0.5,
         "feed_forward_proj": draw.choice(["relu", "gated-gelu", "gated-silu"]),
         "layer_norm_epsilon": draw.choice([1e-6, 1e-4]),
+    }  # fmt: skip
+
+
+def _switch(draw: random.Random) -> dict[str, Any]:
+    config = {name: value for name, value in _t5(draw).items() if name not in ("feed_forward_proj", "tie_word_embeddings")}
+    return {
+        **config, "num_experts": draw.choice([2, 3, 7]), "num_sparse_encoder_layers": draw.randint(1, config["num_layers"]),
+        "num_sparse_decoder_layers": draw.randint(1, config["num_decoder_layers"] or config["num_layers"]),
+        "router_bias": draw.random() < 0.5, "dense_act_fn": draw.choice(["relu", "silu"]),
     }  # fmt: skip
 
 
@@ -119,5 +137,5 @@ RANDOM = {
     "t5": _t5, "mt5": _t5, "umt5": _t5,
     "bart": _bart, "blenderbot": _bart, "blenderbot-small": _bart,
     "marian": _marian, "pegasus": _bart, "mbart": _mbart, "m2m_100": _m2m_100,
-    "t5gemma": _t5gemma,
+    "t5gemma": _t5gemma, "switch_transformers": _switch,
 }  # fmt: skip

@@ -18,6 +18,7 @@ from glassformer.ground.errors import ExecutorError, install, spell
 from glassformer.ops.activate import LearnedActivate
 from glassformer.ops.add import Times
 from glassformer.ops.attend import Attend
+from glassformer.ops.experts import ExpertGate
 from glassformer.ops.linear import LinearMap
 from glassformer.ops.norm import Norm
 from glassformer.ops.position import Position
@@ -43,7 +44,7 @@ def blueprint_reason(blueprint: Blueprint) -> str | None:
     reasons = {
         "has blocks that share keys or read tokens themselves": not (blueprint.blocks_stand_alone or blueprint.state_size),
         "has heads of several sizes": bool(blueprint.key_shapes()),
-        "has experts": bool(blueprint.routed_blocks),
+        "has experts": any(blueprint.ops_of(ExpertGate)),
         "has attention sinks": any(op.weights for op in blueprint.ops_of(Attend)),
         "remembers latents in place of keys and values": any(
             op.cached_shape(blueprint.ops).latent for op in blueprint.ops_of(Attend)
