@@ -18,7 +18,7 @@ import numpy as np
 
 from glassformer.engine.program import Activation, ActivationNumbers, Epilogue, StepKind
 from glassformer.ops.module_steps import At, Path, Values, part, path_of, step
-from glassformer.ops.op import ArithmeticDraft, Array, Backwards, Op, PassThrough, TokenContext, WeightSource
+from glassformer.ops.op import ArithmeticDraft, Array, Backwards, Floats, Op, PassThrough, TokenContext, WeightSource
 from glassformer.ops.products import stored_weight
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value
@@ -126,7 +126,7 @@ class Constant(NamedTuple):
 
     number: float
 
-    def __call__(self) -> Array:
+    def __call__(self) -> Floats:
         return np.full(1, self.number, np.float32)
 
 

@@ -72,8 +72,8 @@ def architecture_of(config: Config, name: str) -> str:
 
 def _architecture(config: Config) -> str:
     """What files call a model: some have another name where there are experts."""
-    name = ARCHITECTURES[config.model_type]
-    return "nemotron_h_moe" if name == "nemotron_h" and getattr(config, "routed_layers", ()) else name
+    name, routed = ARCHITECTURES[config.model_type], bool(getattr(config, "routed_layers", None))
+    return "nemotron_h_moe" if name == "nemotron_h" and routed else name
 
 
 def written_plan(config: Config) -> Blueprint:
