@@ -22,6 +22,7 @@ from glassformer.ground.changes import Change
 from glassformer.ground.sites import Watch
 from glassformer.model_files import DraftHead, ModelFiles, open_model
 from glassformer.quantize import quantize, requantized
+from glassformer.see.parameters import parameters
 from tests.parity import draft_heads, reference
 from tests.see.test_views import TOKENIZERS
 from tests.sweeps import mostly_swept
@@ -160,3 +161,12 @@ def test_gguf_has_a_place_for_glms_heads(kind: str, tmp_path: Path) -> None:
     again = tmp_path / "again.gguf"
     quantize(opened, again, "q8_0", allow_requantize=True)
     assert open_model(again).draft_head is not None
+
+
+def test_a_heads_tensors_are_listed_and_not_counted(tmp_path: Path) -> None:
+    draft_heads.write(tmp_path / "with", "qwen3_5_text")
+    reference.write(tmp_path / "without", "qwen3_5_text")
+    view, without = (parameters(open_model(tmp_path / name)) for name in ("with", "without"))
+    assert (view.elements, view.tensors, view.bytes) == (without.elements, without.tensors, without.bytes)
+    assert {tensor.name for tensor in view.unused} == set(open_model(tmp_path / "with").kept_tensors)
+    assert "no part of the model, and not counted: mtp." in str(view.page())

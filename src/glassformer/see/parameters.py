@@ -354,7 +354,8 @@ def notes(view: Parameters) -> Iterator[str]:
         yield f"{tied.name} is tied: it is {tied.same}, and counted there.{copy}"
     if view.unused:
         size = format_bytes(sum(tensor.bytes or 0 for tensor in view.unused))
-        yield f"in the file but not used, and not counted: {_names([tensor.name for tensor in view.unused])} ({size})"
+        names = _names([tensor.name for tensor in view.unused])
+        yield f"in the file but no part of the model, and not counted: {names} ({size})"
     if view.missing:
         yield f"not in the file: {_names(view.missing)}"
     if view.family is None:
