@@ -21,6 +21,7 @@ from glassformer.checkpoint import gguf
 from glassformer.checkpoint.gguf import MAX_NESTING, GgufCheckpoint
 from glassformer.checkpoint.gguf_kinds import file_kind
 from glassformer.checkpoint.gguf_names import TABLES
+from glassformer.checkpoint.sentence_pooling import read_sentence_settings
 from glassformer.checkpoint.stored_tensors import InterleavedPairs
 from glassformer.ground.errors import CheckpointError, ConfigError
 from glassformer.model_files import open_model
@@ -262,6 +263,19 @@ def test_qwen3_rows_are_not_reordered(tmp_path: Path) -> None:
     assert all(one.layout is None for one in found.values())
     query = found["model.layers.0.self_attn.q_proj.weight"].to_float32()
     np.testing.assert_array_equal(query, weights("qwen3")["blk.0.attn_q.weight"])
+
+
+def test_a_rerankers_head_is_two_rows_of_its_table(tmp_path: Path) -> None:
+    """What llama.cpp's converter writes of Qwen3-Reranker: its scores are those of the words, so nothing is read twice."""
+    plain = GgufCheckpoint(write_gguf(tmp_path / "x.gguf", "qwen3"))
+    two = weights("qwen3") | {"cls.output.weight": weights("qwen3")["token_embd.weight"][:2]}
+    ranked = GgufCheckpoint(
+        write_gguf(
+            tmp_path / "y.gguf", "qwen3", metadata=sizes("qwen3") | {"qwen3.pooling_type": (4, Value.UINT32)}, tensors=two
+        )
+    )
+    assert ranked.tensors.keys() == plain.tensors.keys()
+    assert not read_sentence_settings(tmp_path / "y.gguf", ranked.metadata, ranked.raw).stated
 
 
 # RoPE -----------------------------------------------------------------------------------------------------------

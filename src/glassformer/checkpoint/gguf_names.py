@@ -1052,7 +1052,10 @@ TABLES: Mapping[str, ArchitectureTable] = {
         routed=ArchitectureTable(MIXTRAL, EXPERT_SIZES, "mixtral", mixtral_fields, interleaved=True),
     ),
     "qwen2": ArchitectureTable(DECODER, DECODER_SIZES, "qwen2"),
-    "qwen3": ArchitectureTable({**DECODER, **HEAD_NORMS}, DECODER_SIZES, "qwen3"),
+    "qwen3": ArchitectureTable(
+        {**DECODER, **HEAD_NORMS}, DECODER_SIZES, "qwen3",
+        ignored=ArchitectureTable.ignored | {"cls.output.weight"},  # a reranker's: rows of its table, for "yes" and "no"
+    ),
     "qwen2moe": ArchitectureTable(
         QWEN2_MOE, SHARED_EXPERT_SIZES, "qwen2_moe", qwen2_moe_fields,
         layouts={r"blk\.\d+\.ffn_gate_inp_shexp\.weight": SingleRow()},
