@@ -1313,33 +1313,62 @@ void accumulate_page(const typename KvElement<S>::type* values, int size, int co
     });
 }
 
+// Columns of latents whose sums are in registers, so that none waits for the one before
+constexpr int latents_for(int queries) { return 4 * queries <= REGISTERS / 2 ? 4 : 2 * queries <= REGISTERS / 2 ? 2 : 1; }
+
+// The bits of a number, as whole numbers of its size
+template <class T> using BitsOf = std::conditional_t<sizeof(T) == 1, uint8_t, std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>>;
+
+// R queries' sums over a chunk's keys in C columns of latents. columns: of each page, its first such column; of a vector of keys
+// that is not full, last: the weights, (R, W); kept: the bits that its keys have, and none of others
+template <int S, int R, int C>
+NOINLINE void sum_latents(const typename KvElement<S>::type* const* columns, int count, const float* weights, const float* last,
+                          const BitsOf<typename KvElement<S>::type>* kept, int column, AttentionState* states) {
+    const int whole = count / W * W, rest = count - whole;
+    F total[C][R];
+    UNROLLED for (int c = 0; c < C; ++c)
+        UNROLLED for (int r = 0; r < R; ++r) total[c][r] = set(0.0f);
+    for (int at = 0; at < whole; at += W) {
+        const auto* from = columns[at / PAGE] + size_t(column) * PAGE + at % PAGE;
+        F x[C];
+        UNROLLED for (int c = 0; c < C; ++c) x[c] = KvElement<S>::vector(from + c * PAGE);
+        UNROLLED for (int r = 0; r < R; ++r) {
+            const F w = load(weights + r * CHUNK + at);
+            UNROLLED for (int c = 0; c < C; ++c) total[c][r] = fma(x[c], w, total[c][r]);
+        }
+    }
+    if (rest) {  // what comes after it in the page need not be numbers
+        const auto* from = columns[whole / PAGE] + size_t(column) * PAGE + whole % PAGE;
+        UNROLLED for (int c = 0; c < C; ++c) {
+            typename KvElement<S>::type numbers[W];
+            BitsOf<typename KvElement<S>::type> bits[W];
+            std::memcpy(bits, from + c * PAGE, sizeof bits);
+            for (int i = 0; i < W; ++i) bits[i] &= kept[i];
+            std::memcpy(numbers, bits, sizeof numbers);
+            const F x = KvElement<S>::vector(numbers);
+            UNROLLED for (int r = 0; r < R; ++r) total[c][r] = fma(x, load(last + r * W), total[c][r]);
+        }
+    }
+    UNROLLED for (int c = 0; c < C; ++c)
+        UNROLLED for (int r = 0; r < R; ++r) states[r].values[column + c] = reduce_add(total[c][r]);
+}
+
 // The same for values that are numbers of the keys, of a whole chunk: (CHUNK) numbers of one column after another. A key always
 // has the same lane in the sums, so that these do not depend on how many keys there are.
-template <int S, int R>
-NOINLINE void accumulate_latents(const KvPlane& plane, int first, int count, const float* weights, AttentionState* states) {
-    using type = typename KvPage<S>::type;
-    const type* columns[CHUNK / PAGE];
+template <int S, int R> void accumulate_latents(const KvPlane& plane, int first, int count, const float* weights, AttentionState* states) {
+    const typename KvPage<S>::type* columns[CHUNK / PAGE];
     for (int at = 0; at < count; at += PAGE) columns[at / PAGE] = KvPage<S>(plane, (first + at) / PAGE).keys;
-    const int whole = count / W * W, rest = count - whole;
-    float last[R][W] = {};  // weights of a vector that is not full
-    for (int r = 0; r < R; ++r)
-        for (int i = 0; i < rest; ++i) last[r][i] = weights[r * CHUNK + whole + i];
-    for (int column = 0; column < plane.latent; ++column) {
-        F total[R];
-        UNROLLED for (int r = 0; r < R; ++r) total[r] = set(0.0f);
-        for (int at = 0; at < whole; at += W) {
-            const F x = KvElement<S>::vector(columns[at / PAGE] + size_t(column) * PAGE + at % PAGE);
-            UNROLLED for (int r = 0; r < R; ++r) total[r] = fma(x, load(weights + r * CHUNK + at), total[r]);
-        }
-        if (rest) {  // what comes after it in the page need not be numbers
-            const type* from = columns[whole / PAGE] + size_t(column) * PAGE + whole % PAGE;
-            float values[W] = {};
-            for (int i = 0; i < rest; ++i) values[i] = KvElement<S>::one(from + i);
-            const F x = load(values);
-            UNROLLED for (int r = 0; r < R; ++r) total[r] = fma(x, load(last[r]), total[r]);
-        }
-        UNROLLED for (int r = 0; r < R; ++r) states[r].values[column] = reduce_add(total[r]);
+    const int whole = count / W * W;
+    float last[R * W] = {};
+    BitsOf<typename KvPage<S>::type> kept[W] = {};
+    for (int i = whole; i < count; ++i) {
+        kept[i - whole] = BitsOf<typename KvPage<S>::type>(-1);
+        for (int r = 0; r < R; ++r) last[r * W + i - whole] = weights[r * CHUNK + i];
     }
+    constexpr int C = latents_for(R);
+    int column = 0;
+    for (; column + C <= plane.latent; column += C) sum_latents<S, R, C>(columns, count, weights, last, kept, column, states);
+    for (; column < plane.latent; ++column) sum_latents<S, R, 1>(columns, count, weights, last, kept, column, states);
 }
 
 // A few queries read a page as it is stored; for many it is expanded first, so that they need not do so again and again.
