@@ -193,7 +193,7 @@ def test_a_base_without_its_prefix_and_with_masks(tmp_path: Path) -> None:
     assert [one.name for one in found.unused] == [f"h.{number}.attn.bias" for number in range(3)]
     assert {one.name: one.written for one in found.flat}["transformer.wpe.weight"] == "wpe.weight"
     shown = plain_text(TerminalPage(found.page()), 120)
-    assert "not used, and not counted: h.0.attn.bias, h.1.attn.bias, h.2.attn.bias (768" in shown
+    assert "no part of the model, and not counted: h.0.attn.bias, h.1.attn.bias, h.2.attn.bias (768" in shown
     assert f"the file calls {found.tensors} tensors by other names: transformer.wte.weight is wte.weight there" in shown
     agree(parameters(open_model(tmp_path), stats=True, only="*.wpe.*").flat[0].statistics, model.transformer.wpe.weight)
 
