@@ -17,7 +17,10 @@ from glassformer.torch.recurrence import CHUNK, chunked, effective_pattern, in_c
 BATCH, HEADS = 2, 3
 
 
-def drawn(length: int, key_size: int, size: int, seed: int, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+def drawn(
+    length: int, key_size: int, size: int, seed: int, dtype: torch.dtype = torch.float64, by_row: bool = False
+) -> dict[str, Tensor]:
+    """`by_row`: each row of a state decays by itself."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -28,7 +31,7 @@ def drawn(length: int, key_size: int, size: int, seed: int, dtype: torch.dtype =
         "query": normal(BATCH, HEADS, length, key_size),
         "key": keys / keys.norm(dim=-1, keepdim=True),
         "value": normal(BATCH, HEADS, length, size),
-        "decay": normal(BATCH, HEADS, length).sigmoid() ** 0.2,
+        "decay": normal(BATCH, HEADS, length, *([key_size] if by_row else [])).sigmoid() ** 0.2,
         "write": normal(BATCH, HEADS, length).sigmoid(),
     }
 
@@ -38,7 +41,7 @@ def token_by_token(parts: dict[str, Tensor], state: Tensor, delta: bool) -> tupl
     heads = []
     for place in range(parts["value"].shape[2]):
         q, k, v = (parts[name][:, :, place] for name in ("query", "key", "value"))
-        state = state * parts["decay"][..., place, None, None]
+        state = state * parts["decay"].reshape(*parts["write"].shape, -1)[:, :, place, :, None]
         known = torch.einsum("bhk,bhkd->bhd", k, state) if delta else torch.zeros_like(v)
         state = state + torch.einsum("bhk,bhd->bhkd", k, (v - known) * parts["write"][..., place, None])
         heads.append(torch.einsum("bhk,bhkd->bhd", q, state))
@@ -48,22 +51,25 @@ def token_by_token(parts: dict[str, Tensor], state: Tensor, delta: bool) -> tupl
 @settings(max_examples=25, deadline=None)
 @given(
     length=st.integers(1, 2 * CHUNK + 9), start=st.integers(0, 3 * CHUNK), key_size=st.integers(1, 9),
-    size=st.integers(1, 9), delta=st.booleans(), seed=st.integers(0, 10**6),
+    size=st.integers(1, 9), delta=st.booleans(), by_row=st.booleans(), seed=st.integers(0, 10**6),
 )  # fmt: skip
-def test_chunks_equal_the_definition(length: int, start: int, key_size: int, size: int, delta: bool, seed: int) -> None:
-    parts = drawn(length, key_size, size, seed)
+def test_chunks_equal_the_definition(
+    length: int, start: int, key_size: int, size: int, delta: bool, by_row: bool, seed: int
+) -> None:
+    parts = drawn(length, key_size, size, seed, by_row=by_row)
     state = torch.randn(BATCH, HEADS, key_size, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     expected, last = token_by_token(parts, state, delta)
     heads, after = chunked(*parts.values(), state, delta, start)
     torch.testing.assert_close(heads, expected, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(after, last, rtol=1e-9, atol=1e-10)
-    first = {name: value[..., :1] if value.ndim == 3 else value[:, :, :1] for name, value in parts.items()}
+    first = {name: value[:, :, :1] for name, value in parts.items()}
     torch.testing.assert_close(one_step(*first.values(), state, delta)[0], expected[:, :, :1], rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("by_row", [False, True])
 @pytest.mark.parametrize("delta", [False, True])
-def test_the_effective_pattern_is_the_linear_map(delta: bool) -> None:
-    parts = drawn(80, 6, 5, 1)
+def test_the_effective_pattern_is_the_linear_map(delta: bool, by_row: bool) -> None:
+    parts = drawn(80, 6, 5, 1, by_row=by_row)
     pattern = effective_pattern(parts["query"], parts["key"], parts["decay"], parts["write"], delta)
     expected, state = token_by_token(parts, torch.zeros(BATCH, HEADS, 6, 5, dtype=torch.float64), delta)
     torch.testing.assert_close(pattern @ parts["value"], expected, rtol=1e-9, atol=1e-10)
@@ -72,10 +78,11 @@ def test_the_effective_pattern_is_the_linear_map(delta: bool) -> None:
     torch.testing.assert_close(norms[..., -1], state.flatten(2).norm(dim=-1), rtol=1e-9, atol=1e-10)
 
 
-def test_a_state_that_forgets_everything_is_finite() -> None:
+@pytest.mark.parametrize("by_row", [False, True])
+def test_a_state_that_forgets_everything_is_finite(by_row: bool) -> None:
     """A decay of zero has no logarithm."""
-    parts = drawn(70, 4, 4, 2)
-    parts["decay"][..., 10] = 0.0
+    parts = drawn(70, 4, 4, 2, by_row=by_row)
+    parts["decay"][:, :, 10] = 0.0
     state = torch.zeros(BATCH, HEADS, 4, 4, dtype=torch.float64)
     heads, _ = chunked(*parts.values(), state, True, 0)
     torch.testing.assert_close(heads, token_by_token(parts, state, True)[0], rtol=1e-9, atol=1e-10)

@@ -4,7 +4,8 @@ Many tokens are computed in chunks of fixed size that begin at fixed positions o
 products, from one to the next through the state. Padding is passed over: it neither decays a state nor is written to it.
 
 Shapes: x (batch, length, columns); query, key (batch, key heads, length, key_size); value (batch, heads, length, head_size);
-decay, write (batch, length, heads); state (batch, heads, key_size, head_size).
+write (batch, length, heads); decay the same, or, of each row of a state, (batch, length, heads · key_size); state (batch,
+heads, key_size, head_size).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from glassformer.torch.container import Container
 from glassformer.torch.forward_pass import ForwardPass
 
 CHUNK = 64  # tokens; the last piece of a text may be shorter
+COLUMNS = 8  # of keys that are multiplied at a time, where each has decays of its own
 SMALLEST = 1e-30  # decay: its logarithm is taken, and a state times less is nothing
 
 
@@ -85,9 +87,11 @@ class Recurrence(Container):
         dtype, wide = value.dtype, torch.promote_types(value.dtype, torch.float32)
         groups = value.shape[1] // key.shape[1]
         query, key = (x.to(wide).repeat_interleave(groups, 1) for x in (query * self.scale, key))
-        value, decay, write = value.to(wide), decay.to(wide).mT.clamp_min(0), write.to(wide).mT
+        value, write = value.to(wide), write.to(wide).mT
+        decay = decay.to(wide).clamp_min(0)
+        decay = decay.reshape(*decay.shape[:2], value.shape[1], -1).transpose(1, 2)
         if p.present is not None:
-            decay, write = decay.masked_fill(~p.present[:, None], 1.0), write * p.present[:, None]
+            decay, write = decay.masked_fill(~p.present[:, None, :, None], 1.0), write * p.present[:, None]
         before = None if p.cache is None else p.cache.load_state(self.state_index)
         starts = [0] if p.cache is None else p.mask.columns[:, 0].tolist()
         first = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1]) if before is None else before.to(wide)
@@ -135,7 +139,7 @@ def one_step(
     query: Tensor, key: Tensor, value: Tensor, decay: Tensor, write: Tensor, state: Tensor, delta: bool
 ) -> tuple[Tensor, Tensor]:
     """One token: the heads' outputs, and the state after it."""
-    state = state * decay[..., None]
+    state = state * _by_row(decay).mT
     if delta:
         value = value - key @ state
     state = state + key.mT @ (value * write[..., None])
@@ -162,25 +166,48 @@ def chunked(
     query: Tensor, key: Tensor, value: Tensor, decay: Tensor, write: Tensor, state: Tensor, delta: bool, start: int
 ) -> tuple[Tensor, Tensor]:
     """Some tokens from position `start` on: the heads' outputs, and the state after them."""
-    heads, length, first = [], value.shape[2], 0
+    heads, length, first, decay = [], value.shape[2], 0, _by_row(decay)
     while first < length:
         end = min(length, first + CHUNK - (start + first) % CHUNK)
         q, k, v = (x[:, :, first:end] for x in (query, key, value))
-        kept = decay[..., first:end].clamp_min(SMALLEST).log().cumsum(-1)  # of what was there before: its logarithm
-        since = _lower_triangle((kept[..., :, None] - kept[..., None, :]).exp())  # of what was written at each token
-        grown = kept.exp()[..., None]
+        kept = decay[:, :, first:end].clamp_min(SMALLEST).log().cumsum(2)  # of what was there before: its logarithm
         v = v * write[..., first:end, None]
         if delta:
-            v = _without_known(k, v, write[..., first:end], since, grown * (k @ state))
-        heads.append(grown * (q @ state) + (q @ k.mT * since) @ v)
-        state = state * kept[..., -1:, None].exp() + (k * (kept[..., -1:] - kept).exp()[..., None]).mT @ v
+            v = _without_known(k, v, write[..., first:end], kept, _read(k, kept, state))
+        heads.append(_read(q, kept, state) + _products(q, k, kept) @ v)
+        last = kept[:, :, -1:]
+        state = state * last.exp().mT + (k * (last - kept).exp()).mT @ v
         first = end
     return torch.cat(heads, 2), state
 
 
-def _without_known(key: Tensor, written: Tensor, write: Tensor, since: Tensor, known: Tensor) -> Tensor:
+def _by_row(decay: Tensor) -> Tensor:
+    """Decays of each row of a state, or one for all: (batch, heads, length, key_size or 1)."""
+    return decay if decay.ndim == 4 else decay[..., None]
+
+
+def _read(x: Tensor, kept: Tensor, state: Tensor) -> Tensor:
+    """What queries or keys find of a state from before the chunk; `kept`: of it, by each token's place, as logarithms."""
+    grown = kept.exp()
+    return grown * (x @ state) if grown.shape[-1] == 1 else (x * grown) @ state
+
+
+def _products(x: Tensor, key: Tensor, kept: Tensor) -> Tensor:
+    """Of queries or keys with the keys of all tokens so far, as far as these are kept: (batch, heads, length, length)."""
+    if kept.shape[-1] == 1:
+        return x @ key.mT * _lower_triangle((kept - kept.mT).exp())
+    total = x.new_zeros(*x.shape[:-1], key.shape[2])
+    later = torch.ones_like(total, dtype=torch.bool).triu(1)[..., None]
+    for first in range(0, x.shape[-1], COLUMNS):
+        some = slice(first, first + COLUMNS)
+        since = (kept[:, :, :, None, some] - kept[:, :, None, :, some]).masked_fill(later, -torch.inf).exp()
+        total = total + (x[:, :, :, None, some] * since * key[:, :, None, :, some]).sum(-1)
+    return total
+
+
+def _without_known(key: Tensor, written: Tensor, write: Tensor, kept: Tensor, known: Tensor) -> Tensor:
     """What a chunk's tokens write, less what the state has for their keys by then; `known`: what it had before the chunk."""
-    overlap = key @ key.mT * since * write[..., None]
+    overlap = _products(key, key, kept) * write[..., None]
     return torch.linalg.solve_triangular(
         overlap.tril(-1), written - known * write[..., None], upper=False, unitriangular=True
     )
@@ -192,20 +219,19 @@ def _lower_triangle(x: Tensor) -> Tensor:
 
 def effective_pattern(query: Tensor, key: Tensor, decay: Tensor, write: Tensor, delta: bool) -> Tensor:
     """How much of each token's value is in each output: (batch, heads, length, length)."""
-    kept = decay.clamp_min(SMALLEST).log().cumsum(-1)
-    since = _lower_triangle((kept[..., :, None] - kept[..., None, :]).exp())
-    weights, written = query @ key.mT * since, torch.diag_embed(write)
+    kept = _by_row(decay).clamp_min(SMALLEST).log().cumsum(2)
+    weights, written = _products(query, key, kept), torch.diag_embed(write)
     if delta:
-        overlap = key @ key.mT * since * write[..., None]
+        overlap = _products(key, key, kept) * write[..., None]
         written = torch.linalg.solve_triangular(overlap.tril(-1), written, upper=False, unitriangular=True)
     return weights @ written
 
 
 def state_norms(key: Tensor, value: Tensor, decay: Tensor, write: Tensor, state: Tensor, delta: bool) -> Tensor:
     """How long the state's numbers are, as one vector, after each token: (batch, heads, length)."""
-    norms = []
+    norms, decay = [], _by_row(decay)
     for place in range(value.shape[2]):
-        k, v, d, w = key[:, :, place, None], value[:, :, place, None], decay[..., place, None], write[..., place, None]
+        k, v, d, w = key[:, :, place, None], value[:, :, place, None], decay[:, :, place, None], write[..., place, None]
         _, state = one_step(k, k, v, d, w, state, delta)
         norms.append(state.flatten(2).norm(dim=-1))
     return torch.stack(norms, -1)

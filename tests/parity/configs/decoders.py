@@ -301,9 +301,10 @@ def _gemma4_text(draw: random.Random) -> dict[str, Any]:
     shared[-1:] = ["full_attention"] * bool(shared)
     if not shared:
         kinds[-1] = "full_attention"
-    vocabulary = draw.randint(60, 300)
+    vocabulary, routed = draw.randint(60, 300), draw.random() < 0.6
+    sizes = [8, 12] if routed else [8, 14]  # the reference's experts have rows of a multiple of 16 bytes
     return {
-        "vocab_size": vocabulary, "hidden_size": heads * draw.choice([8, 14]), "intermediate_size": 56,
+        "vocab_size": vocabulary, "hidden_size": heads * draw.choice(sizes), "intermediate_size": 56,
         "num_hidden_layers": own + len(shared), "num_kv_shared_layers": len(shared), "layer_types": kinds + shared,
         "num_attention_heads": heads, "num_key_value_heads": groups, "head_dim": draw.choice([4, 10]),
         "global_head_dim": draw.choice([8, 16]), "attention_k_eq_v": draw.random() < 0.5,
@@ -312,7 +313,7 @@ def _gemma4_text(draw: random.Random) -> dict[str, Any]:
         "tie_word_embeddings": draw.random() < 0.5, "sliding_window": 5, "attention_bias": draw.random() < 0.4,
         "hidden_activation": draw.choice(["gelu_pytorch_tanh", "gelu"]), "rms_norm_eps": draw.choice([1e-5, 1e-6]),
         "rope_parameters": {"sliding_attention": near, "full_attention": far},
-        "final_logit_softcapping": draw.choice([None, 1.5, 30.0]), "enable_moe_block": draw.random() < 0.6,
+        "final_logit_softcapping": draw.choice([None, 1.5, 30.0]), "enable_moe_block": routed,
         "num_experts": 5, "top_k_experts": draw.choice([1, 2, 3]), "moe_intermediate_size": draw.choice([12, 20]),
     }  # fmt: skip
 
