@@ -197,7 +197,7 @@ def test_leads_behind_a_source_are_those_of_other_sources(family: str) -> None:
             search = PartSearch(question, pair)
             assert search.restored(search.lead_with(search.places())) == pytest.approx(1, abs=1e-2)
             assert search.lead_without(search.places()) == pytest.approx(search.there, abs=1e-2)
-            assert {place.cross for place in search.places()} == {False, True}
+            assert {place.mixer for place in search.places()} == {"attention", "cross"}
 
 
 def lead_behind(question: Question, source: tuple[int, ...]) -> float:
