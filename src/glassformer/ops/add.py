@@ -12,7 +12,8 @@ sum        over all ranks, each of which has a part of it: only where a model is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -121,7 +122,8 @@ class LearnedScale(PassThrough):
         writer.set_result(index, buffer)
 
 
-class Constant(NamedTuple):
+@dataclass(frozen=True)
+class Constant:
     """A number of a config, where engines take learned ones."""
 
     number: float

@@ -64,7 +64,7 @@ MULTIPLIERS: dict[str, Any] = {
 }  # fmt: skip
 TINY["falcon_h1"] = {**HYBRID, **MAMBA, **MULTIPLIERS, "mamba_d_ssm": 48}
 EXPERTS += ("lfm2_moe", "nemotron_h", "granitemoehybrid")
-NOT_ON_GPU = {**dict.fromkeys(EXPERTS, "has experts"), "falcon_h1": "scales what a mixer reads"}
+NOT_ON_GPU = dict.fromkeys(EXPERTS, "has experts")
 NOT_SPLIT = {
     **dict.fromkeys(TINY, "needs all of what would be divided"),
     **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text"), "its state is not divided"),

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from glassformer.blueprints import Blueprint
 from glassformer.ground.errors import ExecutorError, install, spell
 from glassformer.ops.activate import LearnedActivate
-from glassformer.ops.add import Times
 from glassformer.ops.attend import Attend
 from glassformer.ops.experts import ExpertGate
 from glassformer.ops.linear import LinearMap
@@ -52,7 +51,6 @@ def blueprint_reason(blueprint: Blueprint) -> str | None:
         "scales its scores by position": any("position_scale" in op.options for op in blueprint.ops_of(Attend)),
         "attends in chunks": any("chunk" in op.options for op in blueprint.ops_of(Attend)),
         "takes distances off its scores": any("slopes" in op.options for op in blueprint.ops_of(Attend)),
-        "scales what a mixer reads": any(blueprint.ops_of(Times)),
         "has an activation with learned numbers": any(blueprint.ops_of(LearnedActivate)),
         "adds positions to a projection": any(
             op.reads_table and isinstance(blueprint.ops[op.inputs[0]], LinearMap) for op in blueprint.ops_of(Position)

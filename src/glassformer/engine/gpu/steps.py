@@ -262,10 +262,25 @@ def _bind_add(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -
 
 
 def _bind_activate(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
+    if step.activation is Activation.SCALE:
+        return _bind_scale(step, weights)
     activation = step.activation.name.lower()
     return lambda run: run.kernels.activate(
         run.buffers[step.input], activation, run.buffers[step.output], rows=_input_rows(run, step)
     )
+
+
+def _bind_scale(step: ProgramStep, weights: DeviceWeights) -> Launch:
+    """One gate for all of a token's numbers, and the same for all tokens."""
+    assert step.activation_numbers is not None
+    number = weights.numbers(step.activation_numbers)[None]
+
+    def launch(run: DevicePass) -> None:
+        x = run.buffers[step.input]
+        gates = number.expand(len(x), 1)
+        run.kernels.gate(gates, "no_activation", x, run.buffers[step.output], rows=_input_rows(run, step))
+
+    return launch
 
 
 def _bind_copy(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:

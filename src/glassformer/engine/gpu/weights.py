@@ -23,7 +23,7 @@ from glassformer.checkpoint.stored_tensors import Bytes, Floats, StoredTensor
 from glassformer.engine.gpu.kernels.packed_matmul import pack
 from glassformer.engine.gpu.kernels.tensors import FLOAT_KINDS, DeviceMatrix, DeviceNorm, float_matrix
 from glassformer.engine.named_weights import NamedWeights, is_packed, row_order
-from glassformer.engine.program import DistanceBias, MatrixRef, NormKind, NormRef, Table
+from glassformer.engine.program import ActivationNumbers, DistanceBias, MatrixRef, NormKind, NormRef, Table
 from glassformer.ground.ownership import NotCopied
 from glassformer.ops.positions import SinusoidTable
 
@@ -235,6 +235,10 @@ class DeviceWeights(NamedWeights[EngineTensor]):
     def vector(self, name: str) -> Tensor:
         """A small tensor in float32."""
         return self._to_device(self.floats(name))
+
+    def numbers(self, learned: ActivationNumbers) -> Tensor:
+        """Numbers that an activation has learned."""
+        return self._to_device(learned.values(self.floats))
 
     def conv_kernel(self, name: str, width: int) -> Tensor:
         """The weights of a convolution over each column's last values: (size, width), those of the oldest first."""
