@@ -9,6 +9,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kernels.h"
@@ -1002,6 +1003,54 @@ void test_best() {
         }
 }
 
+// A state after some tokens: all at once as one by one, and as a plain loop has it
+void test_recur() {
+    using Sizes = std::tuple<int, int, int>;
+    for (const auto& [rows, columns, delta] : {Sizes(8, 128, 1), Sizes(5, 37, 1), Sizes(16, 70, 0), Sizes(3, 6, 1)})
+        for (bool wide : {false, true}) {
+            constexpr int count = 5;
+            const Floats queries = reals(count * rows, -1.0, 1.0), keys = reals(count * rows, -0.5, 0.5);
+            const Floats decays = reals(count * rows, 0.5, 1.0), values = reals(count * columns, -1.0, 1.0);
+            const Floats before = reals(rows * columns, -1.0, 1.0);
+            Floats together = before, alone = before, out(count * columns), each(count * columns);
+            Floats scratch(rows * STATE_SCRATCH + TILE);
+            std::vector<StateToken> tokens, single;
+            for (int t = 0; t < count; ++t) {
+                const int at = t * rows;
+                tokens.push_back({queries.data() + at, keys.data() + at, decays.data() + at, rows, wide, delta, 0.7f, 0.3f,
+                                  values.data() + t * columns, out.data() + t * columns});
+                single.push_back(tokens.back());
+                single.back().out = each.data() + t * columns;
+            }
+            const int middle = columns / 2;
+            level->recur(tokens.data(), count, together.data(), columns, 0, middle, scratch.data());
+            level->recur(tokens.data(), count, together.data(), columns, middle, columns, scratch.data());
+            for (const StateToken& token : single) level->recur(&token, 1, alone.data(), columns, 0, columns, scratch.data());
+            const std::string what = named("a state of %d rows, %d columns", rows, columns);
+            std::vector<double> state(before.begin(), before.end());
+            for (int t = 0; t < count; ++t)
+                for (int column = 0; column < columns; ++column) {
+                    double known = 0.0, read = 0.0;
+                    for (int row = 0; delta && row < rows; ++row)
+                        known += state[row * columns + column] * keys[t * rows + row] * decays[t * rows + (wide ? row : 0)];
+                    for (int row = 0; row < rows; ++row) {
+                        const double written = (values[t * columns + column] - known) * 0.7f;
+                        double& at = state[row * columns + column];
+                        at = at * decays[t * rows + (wide ? row : 0)] + keys[t * rows + row] * written;
+                        read += queries[t * rows + row] * at;
+                    }
+                    near(what, t * columns + column, each[t * columns + column], read * 0.3f, 1e-5);
+                }
+            for (int i = 0; i < rows * columns; ++i) near(what, i, alone[i], state[i], 1e-5);
+            // Columns that do not fill a vector are added up without fused steps, and where a call ends is one of them
+            for (int i = 0; i < rows * columns; ++i) near(what + ", together", i, together[i], alone[i], 1e-5);
+            for (int i = 0; i < count * columns; ++i) near(what + ", together", i, out[i], each[i], 1e-5);
+            if (columns % 32 || middle % 32) continue;
+            same(what + ": states", together.data(), alone.data(), together.size() * sizeof(float));
+            same(what + ": reads", out.data(), each.data(), out.size() * sizeof(float));
+        }
+}
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -1030,6 +1079,7 @@ int main(int count, char** words) {
     test_attention();
     test_attention_of_extreme_scores();
     test_merge();
+    test_recur();
     test_softmax_sums();
     test_best();
     std::printf("%s: all is well\n", level->name);
