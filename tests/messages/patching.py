@@ -71,6 +71,8 @@ MESSAGES: dict[str, list[Entry]] = {
         (InputError, lambda: both("deepseek_v2").model.patch(CAT, DOG, "key"),
          "… makes each head's key again of what it remembers, so that none can be patched. Patch 'query', 'heads' "
          "or 'pattern'."),
+        (InputError, lambda: decoder().patch(CAT, DOG, "recurrent"),
+         "… has no 'recurrent' to patch. Its layers have: residual, attention, mlp, heads, query, key, value, pattern."),
         (InputError, lambda: patch(positions=[99]),
          "there is no token 99 in a text of 22."),
         (InputError, lambda: patch(positions=0, answer=4, against=5),

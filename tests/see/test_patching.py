@@ -126,12 +126,13 @@ def test_each_cell_of_the_stream_is_the_references(pair: Both) -> None:
             assert found.values[layer + 1][column] == pytest.approx(expected, abs=2e-3)
 
 
-OTHER_PARTS = [part for part in get_args(PatchedPart) if part != "residual"]
+RECURRENT_PARTS = ["recurrent", "recurrent_heads"]  # of layers that have a state beside attention
+OTHER_PARTS = [part for part in get_args(PatchedPart) if part not in ("residual", *RECURRENT_PARTS)]
 PAIRS_AND_PARTS = [  # each part with some of the pairs, all with the sweeps
     marked(names, part, sweep=swept(*names) or (at + number) % 3 != 0)
     for at, names in enumerate(PAIRS)
     for number, part in enumerate(OTHER_PARTS)
-]
+] + [marked(("falcon_h1", executor), part, sweep=executor != "cpu") for executor in EXECUTORS for part in RECURRENT_PARTS]
 
 
 @pytest.mark.parametrize(("pair", "part"), PAIRS_AND_PARTS, indirect=["pair"])
