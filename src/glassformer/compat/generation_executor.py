@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from glassformer.engine.gpu.executor import GpuExecutor
 
 OWN_ATTRIBUTES = {  # that change no number
-    "training", "recompute", "offload", "model_tags", "generation_config", "weight_files", "use_gpu_engine",
+    "training", "recompute", "offload", "model_tags", "generation_config", "weight_files", "stored_heads", "use_gpu_engine",
     "name_or_path", "changes",
 }  # fmt: skip
 note = logging.getLogger("glassformer").warning
