@@ -151,7 +151,7 @@ def _pooling(path: Path) -> dict[str, Any]:
 def _answers(path: Path) -> AnswerTokens:
     config = read_json(path)
     true, false = config.get("true_token_id"), config.get("false_token_id")
-    if any(type(token) is not int or token < 0 for token in (true, 0 if false is None else false)):
+    if type(true) is not int or true < 0 or not (false is None or (type(false) is int and false >= 0)):
         raise CheckpointError(
             f"{path}: 'true_token_id' and 'false_token_id' are {brief(true)} and {brief(false)}; they must be tokens' ids."
         )

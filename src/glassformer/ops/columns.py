@@ -98,6 +98,5 @@ def build_columns(
     it; `scale`: what they are multiplied by."""
     runs = tuple(RowRuns(*part) for part in parts)
     width = sum(part.size * part.runs for part in runs)
-    return b.record(
-        Columns, module, (x,), (*x.shape[:-1], width), site, parts=runs, **({} if scale == 1 else {"scale": scale})
-    )
+    scaled: dict[str, Any] = {} if scale == 1 else {"scale": scale}
+    return b.record(Columns, module, (x,), (*x.shape[:-1], width), site, parts=runs, **scaled)
