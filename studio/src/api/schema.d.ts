@@ -1419,7 +1419,7 @@ export interface paths {
         put?: never;
         /**
          * Rerank
-         * @description The documents, best first. A model with one label reads query and document together; others compare vectors.
+         * @description The documents, best first. A reranker reads query and document together; other models compare vectors.
          */
         post: operations["rerank_v1_rerank_post"];
         delete?: never;
@@ -1678,7 +1678,7 @@ export interface components {
             first: number;
             /**
              * Kind
-             * @description self; for an encoder-decoder also cross or encoder.
+             * @description self; recurrent, of states that stand beside attention; for an encoder-decoder also cross or encoder.
              * @default self
              * @enum {string}
              */
@@ -1730,7 +1730,7 @@ export interface components {
             head?: number | null;
             /**
              * Kind
-             * @description self; for an encoder-decoder also cross or encoder.
+             * @description self; recurrent, of states that stand beside attention; for an encoder-decoder also cross or encoder.
              * @default self
              * @enum {string}
              */
@@ -1857,7 +1857,7 @@ export interface components {
             model?: string | null;
             /**
              * Part
-             * @description What is patched: residual, attention, mlp, heads, query, key, value, pattern.
+             * @description What is patched: residual, attention, recurrent, mlp, heads, recurrent_heads, query, key, value, pattern.
              * @default residual
              * @enum {string}
              */
@@ -4082,7 +4082,7 @@ export interface components {
             pairs: components["schemas"]["PairOfTexts"][];
             /**
              * Part
-             * @description What is patched: residual, attention, mlp, heads, query, key, value, pattern.
+             * @description What is patched: residual, attention, recurrent, mlp, heads, recurrent_heads, query, key, value, pattern.
              * @default heads
              * @enum {string}
              */
@@ -4216,7 +4216,7 @@ export interface components {
             model?: string | null;
             /**
              * Part
-             * @description What is patched: residual, attention, mlp, heads, query, key, value, pattern.
+             * @description What is patched: residual, attention, recurrent, mlp, heads, recurrent_heads, query, key, value, pattern.
              * @default residual
              * @enum {string}
              */

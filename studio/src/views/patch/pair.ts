@@ -1,5 +1,5 @@
 // The two texts of a patching, and the tokens whose scores are compared.
-import type { Patching } from "../../api/types";
+import type { Patching, Recording } from "../../api/types";
 
 export interface Pair {
   readonly clean: string;
@@ -8,13 +8,20 @@ export interface Pair {
   readonly against: string; // empty: the corrupted text's best token
 }
 
-export type PatchPart = Extract<Patching["part"], "residual" | "attention" | "mlp">;
+export type PatchPart = Extract<Patching["part"], "residual" | "attention" | "recurrent" | "mlp">;
 
-export const PARTS: readonly { value: PatchPart; label: string; title: string }[] = [
+const PARTS: readonly { value: PatchPart; label: string; title: string }[] = [
   { value: "residual", label: "residual", title: "The residual stream after each block" },
   { value: "attention", label: "attention", title: "What each block's attention adds to the stream" },
+  { value: "recurrent", label: "state", title: "What each block's state adds to the stream, beside attention" },
   { value: "mlp", label: "MLP", title: "What each block's MLP adds to the stream" },
 ];
+
+/** The parts that the model of a run has. */
+export function partsOf(run: Recording): typeof PARTS {
+  const besideAttention = run.stages.some(({ name }) => name.endsWith("recurrent.update"));
+  return PARTS.filter(({ value }) => value !== "recurrent" || besideAttention);
+}
 
 export const EXAMPLE: Pair = {
   clean: "When John and Mary went to the shop, John gave a book to",
