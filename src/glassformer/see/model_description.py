@@ -44,6 +44,7 @@ class ModelDescription(View):
     blocks: int  # of an encoder-decoder: the decoder's
     encoder_blocks: int  # of an encoder-decoder
     heads: int  # of each block's attention
+    one_stream: bool  # whether blocks add to one stream; else no layer's state has a prediction of its own
     chat_template: bool
     thinking: bool  # whether its template can switch thinking on
     mask_token: str | None

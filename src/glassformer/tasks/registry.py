@@ -219,6 +219,7 @@ def describe_model(model: Model) -> ModelDescription:
         blocks=blueprint.blocks,
         encoder_blocks=blueprint.encoder_blocks,
         heads=int(heads),
+        one_stream=not blueprint.mixes_streams,
         chat_template=templated,
         thinking=templated and "enable_thinking" in tokenizer.template().variables,
         mask_token=tokenizer.mask_token,

@@ -3688,6 +3688,7 @@ export interface components {
             heads: number;
             mask_token: string | null;
             model: string;
+            one_stream: boolean;
             /** @constant */
             schema: "glassformer.model/1";
             settings: {

@@ -22,7 +22,8 @@ const LABELS: Readonly<Record<string, string>> = {
 export function journeyNodes(stages: readonly Stage[]): JourneyNode[] {
   const groups: Stage[][] = [];
   for (const stage of stages) {
-    if (stage.name === "sites") continue; // where the values are kept, no value of its own
+    // where the values are kept, and weights of no site: no values of their own
+    if (stage.name === "sites" || stage.python.startsWith("model.get_parameter")) continue;
     const last = groups.at(-1)?.[0];
     if (last && stage.blocks && last.stack === stage.stack && String(last.blocks) === String(stage.blocks)) {
       groups.at(-1)?.push(stage);

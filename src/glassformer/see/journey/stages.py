@@ -140,8 +140,7 @@ class StageBuilder:
                                   **used, **self.value(real)))  # fmt: skip
             if op.site is None and weights:
                 python = f'model.get_parameter("{weights[0].name}")'
-                short = ".".join(op.module.split(".")[-2:]) if len(op.module) < 20 else op.module.rpartition(".")[2]
-                rows.append(Stage(short, weights[0].shape, python, op.module, count, blocks, op.stack,
+                rows.append(Stage(_short_name(weights[0].name), weights[0].shape, python, op.module, count, blocks, op.stack,
                                   stored=self._bytes(weights)))  # fmt: skip
         return rows
 
@@ -171,6 +170,12 @@ def _weights(blueprint: Blueprint) -> tuple[dict[int, list[Weight]], dict[int, s
         weights.setdefault(home, []).extend(fresh)
         counted.update(weight.name for weight in fresh)
     return weights, shared
+
+
+def _short_name(weight: str) -> str:
+    """The end of a weight's name that says what it is: of "altup_projections.0.weight", "altup_projections.0"."""
+    parts = weight.removesuffix(".weight").split(".")
+    return ".".join(parts[-2:] if parts[-1].isdecimal() else parts[-1:])
 
 
 def _module(op: Op, weights: list[Weight]) -> str:
