@@ -542,14 +542,12 @@ class TestPlan:
         if family in (*reference.SINUSOIDAL, "roformer"):  # whose positions follow from the config
             extra |= {name for name, _ in model.named_parameters() if "embed_positions" in name}
         count = sum(one.numel() for name, one in model.named_parameters() if name not in extra)
-        buffers = sum(
-            one.numel()
-            for name, one in model.named_buffers()
-            if name.endswith(("final_logits_bias", "e_score_correction_bias", "layer_scalar"))
-        )
+        kept = ("final_logits_bias", "e_score_correction_bias", "expert_bias", "layer_scalar", "act_fn.beta", "act_fn.eps")
+        buffers = sum(one.numel() for name, one in model.named_buffers() if name.endswith(kept))
         assert found.parameters == count + buffers
         assert found.weights == {"float32": 4 * found.parameters, "bfloat16": 2 * found.parameters}
-        assert found.shapes["embedding"] == (1, 1 if found.encoder else 7, model.config.hidden_size)
+        hidden_size = getattr(model.config, "decoder", model.config).hidden_size
+        assert found.shapes["embedding"] == (1, 1 if found.encoder else 7, hidden_size)
         assert "sites" not in found.shapes
         jsonschema.validate(json.loads(json.dumps(found.to_dict())), schema(Plan))
 
