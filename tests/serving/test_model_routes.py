@@ -43,7 +43,7 @@ def post(client: httpx.Client, route: str, status: int = 200, **body: Any) -> An
         (
             "tiny",
             {"architecture": "decoder", "writes": True, "chat_template": True, "thinking": True, "blocks": 3, "heads": 4},
-            {"text-generation", "embed", "similarity", "feature-extraction"},
+            {"text-generation", "embed", "similarity", "feature-extraction", "rerank"},
         ),
         (
             "encoder",
