@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 
 from glassformer.blueprints import Config, drafts
 from glassformer.checkpoint.gguf import GgufCheckpoint
-from glassformer.checkpoint.gguf_names import NEXTN, gguf_name_and_layout, table_for
+from glassformer.checkpoint.gguf_names import gguf_name_and_layout, table_for
+from glassformer.checkpoint.gguf_tensors import NEXTN
 from glassformer.checkpoint.gguf_writer import (
     OutputTensor,
     RowReader,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from glassformer.blueprints import Blueprint, Config, Op, Rope, blueprint, read_config
-from glassformer.checkpoint import gguf_names
+from glassformer.checkpoint import gguf_fields, gguf_names
 from glassformer.checkpoint.gguf_names import table_for
 from glassformer.checkpoint.gguf_writer import OutputTensor
 from glassformer.checkpoint.sentence_pooling import GGUF_DENSE, GGUF_POOLINGS, SentenceSettings
@@ -42,7 +42,7 @@ WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
     "qwen3_5_text", "qwen3_5_moe_text",
     "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "embedding_gemma", "eurobert",
 )  # fmt: skip
-GATING = {"softmax": 1, "sigmoid": gguf_names.SIGMOID}  # what shares are made of a router's scores by
+GATING = {"softmax": 1, "sigmoid": gguf_fields.SIGMOID}  # what shares are made of a router's scores by
 UNTURNED = 1e30
 ADVICE = "Keep the checkpoint as it is; load(…, weights=…) packs its weights all the same."
 
