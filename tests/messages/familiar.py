@@ -377,6 +377,8 @@ MESSAGES: dict[str, list[Entry]] = {
          "config field 'clip_qkv' is 8.0; in an olmo model it is None."),
         (ConfigError, lambda: tiny("mpt", attn_config={"clip_qkv": 8.0}),
          "config field 'attn_config' has clip_qkv=8.0; in an mpt model it is None here."),
+        (ConfigError, lambda: tiny("mpt", attn_config={"alibi_bias_max": "8"}),
+         "config field 'attn_config' has alibi_bias_max='8'; it must be a number from 0 to 10000."),
         (ConfigError, lambda: tiny("falcon", num_kv_heads=3),
          "config field 'num_kv_heads' is 3; it must divide the 4 attention heads."),
         (ConfigError, lambda: tiny("falcon", parallel_attn=False),

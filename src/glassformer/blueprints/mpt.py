@@ -16,6 +16,7 @@ FIXED: Mapping[str, Any] = {  # what attention may only be
     "attn_type": "multihead_attention", "clip_qkv": None, "prefix_lm": False, "qk_ln": False, "alibi": True,
     "attn_uses_sequence_id": False,
 }  # fmt: skip
+GREATEST: Mapping[str, float] = {"attn_pdrop": 1.0, "softmax_scale": 1e4, "alibi_bias_max": 1e4}  # numbers, from 0 on
 ATTENTION: Mapping[str, Any] = {**FIXED, "attn_impl": "torch", "attn_pdrop": 0, "softmax_scale": None, "alibi_bias_max": 8}
 
 
@@ -46,6 +47,14 @@ class Config(BaseConfig):
             if (value := self.attn_config[name]) != allowed:
                 raise ConfigError(
                     f"config field 'attn_config' has {name}={brief(value)}; in an mpt model it is {allowed!r} here."
+                )
+
+        for name, greatest in GREATEST.items():
+            value = self.attn_config[name]
+            a_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= greatest
+            if not a_number and not (value is None and name == "softmax_scale"):
+                raise ConfigError(
+                    f"config field 'attn_config' has {name}={brief(value)}; it must be a number from 0 to {greatest:g}."
                 )
 
     @property

@@ -75,8 +75,8 @@ class Config(RotaryBertConfig):
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> Self:
         raw = {PUBLISHED.get(name, name): value for name, value in raw.items()}
-        if (kind := raw.get("hidden_act")) in GATED:
-            raw["hidden_act"] = GATED[kind]
+        if isinstance(kind := raw.get("hidden_act"), str):
+            raw["hidden_act"] = GATED.get(kind, kind)
         return super().read(raw)
 
     @classmethod
