@@ -33,6 +33,7 @@ from glassformer.runtime.model import Model
 from glassformer.serving.scheduler import Generation, Scheduler, SchedulerLimits
 from tests.engine.gpu import torch_kernels
 from tests.parity import draft_heads, reference
+from tests.patience import patience
 from tests.see.models import TEXT
 from tests.see.test_views import TOKENIZERS
 from tests.sweeps import mostly_swept, swept
@@ -242,7 +243,7 @@ def test_a_server_drafts_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     watch = Watch(frozenset({"blocks.0.residual"}))
     steps[seen := scheduler.submit([watched], watch=watch)] = []
     while not all(own and own[-1].finish for own in steps.values()):
-        for event in events.get(timeout=60):
+        for event in events.get(timeout=patience(60)):
             assert event.error is None
             steps[event.generation].append(event.step)
     scheduler.close()

@@ -21,11 +21,11 @@ from glassformer.see.patching.estimate import compare_with_patching
 from glassformer.see.patching.view import AttributionPatching, PatchedPart
 from glassformer.see.schema import schema
 from tests.see.models import WRITERS, Both, both, encoder, folder
-from tests.see.test_patching import FIRST, SECOND, answers, blocks, patching, readings, stream
+from tests.see.test_patching import FIRST, RECURRENT_PARTS, SECOND, answers, blocks, patching, readings, stream
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PAIRS = [*((family, "cpu") for family in WRITERS), ("llama", "plain"), ("t5", "plain")]
-PARTS = get_args(PatchedPart)
+PARTS = [part for part in get_args(PatchedPart) if part not in RECURRENT_PARTS]
 
 
 @pytest.fixture(params=PAIRS, ids="-".join)
@@ -69,15 +69,15 @@ def test_each_estimate_in_the_stream_is_the_references(pair: Both) -> None:
             assert estimate.at(layer, position) == pytest.approx(float(expected[position]), abs=3e-3)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", pytest.param("t5", marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "falcon_h1", pytest.param("t5", marks=pytest.mark.sweep)])
 def test_each_estimate_is_the_slope_of_its_patch(family: str) -> None:
     """In float64: a thousandth of a patch moves the answer by a thousandth of the estimate."""
-    place, _ = folder(family, WRITERS[family])
+    place, _ = folder(family, WRITERS.get(family, "causal"))
     pair = Both(glassformer.load(place, executor="plain", dtype="float64"), both(family).reference, family)
     first, second = readings(pair)
     asked = answers(pair)
     share = 1e-4
-    for part in PARTS:
+    for part in (*PARTS, *(RECURRENT_PARTS if family == "falcon_h1" else ())):
         estimate = estimated(pair, part, **asked).estimate
         clean, corrupted = estimate.differences
         prefix = "encoder." if pair.sourced else ""

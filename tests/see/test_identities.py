@@ -67,7 +67,7 @@ def test_the_parts_are_the_score_and_heads_with_biases_are_attentions_part(readi
         parts, heads = by_part(view.contributions), by_part(view.heads)
         assert sum(part.value for part in view.contributions) == near(view.score, *terms)
         assert parts["rounding", None] == near(0.0, *terms)
-        kinds: dict[str, AttentionKind] = {"attention": "self", "cross": "cross"}
+        kinds: dict[str, AttentionKind] = {"attention": "self", "cross": "cross", "recurrent": "recurrent"}
         layers = {name: attending_layers(reading.model.blueprint, kind) for name, kind in kinds.items()}
         assert {part for part in parts if part[1] in layers.get(part[0], ())} == set(heads)
         for part, value in heads.items():

@@ -143,7 +143,7 @@ def test_the_list_says_what_each_field_takes() -> None:
     patch, attention, lens = fields["patch"], fields["attention"], fields["lens"]
     assert (patch["first"]["kind"], patch["first"]["required"]) == ("text", True)
     assert (patch["part"]["kind"], patch["part"]["default"]) == ("choice", "residual")
-    assert patch["part"]["choices"][:3] == ["residual", "attention", "mlp"]
+    assert patch["part"]["choices"][:3] == ["residual", "attention", "recurrent"]
     assert patch["answer"]["kind"] == "integer or text"
     assert (patch["change"]["kind"], patch["change"]["shared"], patch["part"]["shared"]) == ("json", True, False)
     assert (attention["layer"]["kind"], attention["layer"]["minimum"]) == ("integer", None)
