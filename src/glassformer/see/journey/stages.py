@@ -14,6 +14,7 @@ from glassformer.ops.activate import Activate
 from glassformer.see.journey.view import Stage
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8}
+SHORT_NAME = 20  # characters of a weight's name that leave room for what is around it
 
 
 def stages(
@@ -173,9 +174,10 @@ def _weights(blueprint: Blueprint) -> tuple[dict[int, list[Weight]], dict[int, s
 
 
 def _short_name(weight: str) -> str:
-    """The end of a weight's name that says what it is: of "altup_projections.0.weight", "altup_projections.0"."""
-    parts = weight.removesuffix(".weight").split(".")
-    return ".".join(parts[-2:] if parts[-1].isdecimal() else parts[-1:])
+    """The end of a weight's name that says what it is: of "model.altup_projections.0.weight", "altup_projections.0"."""
+    name = weight.removesuffix(".weight")
+    parts = name.split(".")
+    return ".".join(parts[-2:] if len(name) < SHORT_NAME or parts[-1].isdecimal() else parts[-1:])
 
 
 def _module(op: Op, weights: list[Weight]) -> str:
