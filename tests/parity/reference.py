@@ -143,6 +143,12 @@ def write(folder: Path, model_type: str, head: str = "CausalLM", **changes: Any)
     return model
 
 
+def kept_in_buffers(model: Any) -> int:
+    """How many numbers a reference keeps in files beside its parameters."""
+    state = model.state_dict()
+    return sum(buffer.numel() for name, buffer in model.named_buffers() if name in state)
+
+
 def in_checkpoint(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
     """A reference model's tensors, or what belongs to each, under the names of its files: there, experts are not stacked."""
     names = dict.fromkeys(("mixtral", "minimax_m2", "lfm2_moe"), ("w1", "w3", "w2")).get(

@@ -542,9 +542,7 @@ class TestPlan:
         if family in (*reference.SINUSOIDAL, "roformer"):  # whose positions follow from the config
             extra |= {name for name, _ in model.named_parameters() if "embed_positions" in name}
         count = sum(one.numel() for name, one in model.named_parameters() if name not in extra)
-        kept = ("final_logits_bias", "e_score_correction_bias", "expert_bias", "layer_scalar", "act_fn.beta", "act_fn.eps")
-        buffers = sum(one.numel() for name, one in model.named_buffers() if name.endswith(kept))
-        assert found.parameters == count + buffers
+        assert found.parameters == count + reference.kept_in_buffers(model)
         assert found.weights == {"float32": 4 * found.parameters, "bfloat16": 2 * found.parameters}
         hidden_size = getattr(model.config, "decoder", model.config).hidden_size
         assert found.shapes["embedding"] == (1, 1 if found.encoder else 7, hidden_size)

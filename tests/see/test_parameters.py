@@ -39,7 +39,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 NATURAL = {**dict.fromkeys(reference.DECODERS, "causal"), **dict.fromkeys(reference.ENCODERS, "masked"),
            **dict.fromkeys(reference.PAIRS, "seq2seq")}  # fmt: skip
-BUFFERS = ("final_logits_bias", "e_score_correction_bias", "layer_scalar")  # which the reference does not count as learnt
 
 
 def seen(path: Path, **how: Any) -> Parameters:
@@ -93,9 +92,8 @@ def test_counts_and_shapes_are_the_reference_s(family: str, tied: bool, tmp_path
         name for name, _ in model.named_parameters() if family in reference.SINUSOIDAL and "embed_positions" in name
     }
     learnt = sum(parameter.numel() for name, parameter in model.named_parameters() if name not in positions)
-    assert found.elements == learnt - sum(one.elements for one in found.unused if one.name not in positions) + sum(
-        state[name].numel() for name in state if name.endswith(BUFFERS) and name not in dict(model.named_parameters())
-    )
+    unused = sum(one.elements for one in found.unused if one.name not in positions)
+    assert found.elements == learnt - unused + reference.kept_in_buffers(model)
     assert found.elements == glassformer.load(tmp_path).blueprint.parameters
     assert found.missing == ()
     if family in ("t5", "mt5", "umt5", "switch_transformers"):  # whose head is tied, whatever the config says
