@@ -105,13 +105,14 @@ class PartPlaces:
         """The sites, by layer."""
         blueprint = pair.first.model.blueprint
         blocks = blueprint.encoder_blocks if pair.in_encoder else blueprint.blocks
-        known: dict[str, dict[str, str]] = {}
-        for part, site in SITES.items():
-            every = {str(block): pair.prefix + site.format(block) for block in range(blocks)}
-            known[part] = {block: place for block, place in every.items() if place in blueprint.sites}
-        sites = known[self.part]
+
+        def known(part: str) -> dict[str, str]:
+            every = {str(block): pair.prefix + SITES[part].format(block) for block in range(blocks)}
+            return {block: site for block, site in every.items() if site in blueprint.sites}
+
+        sites = known(self.part)
         if not sites:
-            parts = ", ".join(part for part, places in known.items() if places)
+            parts = ", ".join(filter(known, SITES))
             raise InputError(f"{pair.first.model.name} has no {self.part!r} to patch. Its layers have: {parts}.")
         if not blueprint.site_names.derived.isdisjoint(sites.values()):
             raise InputError(
