@@ -19,7 +19,7 @@ from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Feed, Want
 from glassformer.ground.changes import Change
-from glassformer.ground.sites import Watch
+from glassformer.ground.sites import HEAD_INPUT, Watch
 from glassformer.model_files import DraftHead, ModelFiles, open_model
 from glassformer.quantize import quantize, requantized
 from glassformer.see.parameters import parameters
@@ -39,7 +39,7 @@ def guesses(executor: Any, ids: list[int], states: np.ndarray[Any, Any], cuts: l
     row, logits = executor.open(), []
     for start, end in zip([0, *cuts], [*cuts, len(ids)], strict=True):
         given = Change(scale=0.0, shift=states[start:end])
-        (scored,) = executor.run([Feed(row, ids[start:end], Want.ALL, watch=Watch(changes={drafts.GIVEN: given}))])
+        (scored,) = executor.run([Feed(row, ids[start:end], Want.ALL, watch=Watch(changes={HEAD_INPUT: given}))])
         logits += [scored.host(index).copy() for index in range(end - start)]
     return np.stack(logits)
 

@@ -22,8 +22,8 @@ from typing import Any
 from glassformer.blueprints.blueprint import Builder, Value
 from glassformer.blueprints.config import Config
 from glassformer.ground.errors import spell
+from glassformer.ground.sites import HEAD_INPUT
 
-GIVEN = "embedding"  # the site of a head's blueprint at which the states stand that it goes on from
 SHARED = ("model.embed_tokens.weight", "lm_head.weight")  # with the model
 PARTS: Mapping[str, str] = {  # how names begin in files, and in the head; N: how many layers the model has
     "mtp.layers.0.": "model.layers.0.",
@@ -103,7 +103,7 @@ def embedded(b: Builder, c: Any, base: str, norm: Mapping[str, Any], **options: 
     if not c.is_draft:
         return b.embed(f"{base}embed_tokens", **options)
     tokens = b.embed(f"{base}embed_tokens", site=None, **options)
-    states = b.identity(tokens, GIVEN)  # whoever runs it puts the states here
+    states = b.identity(tokens, HEAD_INPUT)  # whoever runs it puts the states here
     tokens = b.norm(tokens, f"{base}pre_fc_norm_embedding", c.rms_norm_eps, **norm)
     states = b.norm(states, f"{base}pre_fc_norm_hidden", c.rms_norm_eps, **norm)
     return b.linear(b.join((tokens, states), base.rstrip(".")), f"{base}fc", c.hidden_size)

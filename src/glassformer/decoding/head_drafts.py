@@ -21,12 +21,11 @@ from glassformer.decoding.prompt_lookup import HIGHEST_SHARE, MeasuredCost, Pass
 from glassformer.decoding.speculative import LONGEST_DRAFT, Drafts, DraftState, EveryPass, drafted_token
 from glassformer.engine.protocol import Executor, Feed
 from glassformer.ground.changes import Change
-from glassformer.ground.sites import Watch
+from glassformer.ground.sites import HEAD_INPUT, Watch
 
 MOST_UNREAD = 2**24  # numbers of states that wait for a draft; of more the first ones are let go
 FIRST_DRAFT = 3  # how many tokens are drafted at first: each guess is made of the one before
 STATES = "final"  # the site whose values a head goes on from, the model's and its own
-GIVEN = "embedding"  # the head's site at which they are put
 
 States = npt.NDArray[np.float32]
 
@@ -140,7 +139,7 @@ def _feed(row: PairsRow, ids: Sequence[int], states: States) -> Feed:
     """Tokens, each with the states before it."""
     start = row.row.length
     given = Change(scale=0.0, shift=states, positions=range(start, start + len(ids)))
-    return Feed(row.row, ids, watch=Watch(frozenset({STATES}), {GIVEN: given}))
+    return Feed(row.row, ids, watch=Watch(frozenset({STATES}), {HEAD_INPUT: given}))
 
 
 def _host(values: Any) -> States:

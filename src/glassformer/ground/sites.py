@@ -27,6 +27,7 @@ from glassformer.ground.typecheck import brief
 
 SiteName: TypeAlias = str | tuple[str, int]  # a name or a pattern, or a short name and the index of a block
 
+HEAD_INPUT = "embedding"  # of a head for further tokens: where the states stand that it goes on from
 STREAM = ("batch", "length", "hidden")
 HEADS = ("batch", "heads", "length", "head_size")
 SOURCE_HEADS = ("batch", "heads", "source", "head_size")  # of the encoder's states
