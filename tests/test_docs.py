@@ -25,6 +25,7 @@ ELSEWHERE = (
     "json.md",
     "many-texts.md",
     "models.md",
+    "recurrent-layers.md",
     "scaling.md",
     "serving.md",
     "structure-to-api.md",

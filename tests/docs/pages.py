@@ -53,6 +53,19 @@ def run(page: Path, caplog: pytest.LogCaptureFixture) -> dict[str, Any]:
     return names
 
 
+def run_with(page: Path, model: str, tiny: str) -> tuple[dict[str, Any], list[str]]:
+    """Run a page's Python and its commands with a tiny model in place of the page's; what is left by name, the commands."""
+    names: dict[str, Any] = {}
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text("utf-8"), re.S | re.M)
+    for mark, text in fenced:
+        if mark == "python":
+            exec(compile(text.replace(f'"{model}"', repr(tiny)), str(page), "exec"), names)
+    commands = [line for mark, text in fenced if not mark for line in text.splitlines()]
+    for command in commands:
+        glass(f"{command} -m {shlex.quote(tiny)}")
+    return names, commands
+
+
 def glass(line: str) -> str:
     """A command's output, notes included; `printf '…' |` before it is its input."""
     typed, _, command = line.rpartition(" | ")
