@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 import queue
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,25 @@ def test_a_server_drafts_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     statistics = scheduler.statistics()
     drafted = sum(step.drafted for own in steps.values() for step in own)
     assert 20 < drafted == statistics.accepted_tokens <= statistics.drafted_tokens
+
+
+@pytest.mark.parametrize("which", ["plain", "cpu"])
+def test_a_servers_memory_limit_counts_the_heads_rows(which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the states that wait for the head; a server whose texts get no drafts needs none of it."""
+    monkeypatch.setattr("glassformer.serving.scheduler.free_memory", lambda device: 3 << 30)
+    write_with_tokenizer(tmp_path)
+    model = glassformer.load(tmp_path, executor=which)
+    model.chat(TEXT, max_new_tokens=5, assistant_model="mtp")  # PyTorch knows then how large a token is
+    about, head = model.executor.describe(), model.executors.draft_head.describe()
+    each = about.cache_bytes_per_token + head.cache_bytes_per_token + 4 * model.config.hidden_size
+    assert head.cache_bytes_per_token > 0
+    scheduler = Scheduler(model, print, own_head=True)
+    assert scheduler._cache_tokens == (1 << 30) // each
+    generation = Generation((), (object(),), None, "", 0.0, deque())  # type: ignore[arg-type]  # a row without tokens
+    generation.tokens = 100
+    assert scheduler._held_tokens(generation) == 100 - (-about.cache_bytes_per_row // each)
+    for without in (Scheduler(model, print), Scheduler(model, print, SchedulerLimits(drafted_tokens=0), own_head=True)):
+        assert without._cache_tokens == (1 << 30) // about.cache_bytes_per_token
 
 
 def test_the_command_and_the_servers_option_name_it(tmp_path: Path) -> None:

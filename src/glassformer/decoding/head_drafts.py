@@ -9,7 +9,7 @@ the next draft.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from glassformer.decoding.lane import Lane
 from glassformer.decoding.policy import Policy
 from glassformer.decoding.prompt_lookup import HIGHEST_SHARE, MeasuredCost, PassCost
 from glassformer.decoding.speculative import LONGEST_DRAFT, Drafts, DraftState, EveryPass, drafted_token
-from glassformer.engine.protocol import Executor, Feed
+from glassformer.engine.protocol import Description, Executor, Feed
 from glassformer.ground.changes import Change
 from glassformer.ground.sites import HEAD_INPUT, Watch
 
@@ -133,6 +133,17 @@ class HeadBatchDrafts(EveryPass):
 
     def add_pass(self, positions: int, seconds: float) -> None:
         self.cost.add(positions, seconds)
+
+
+def with_head(about: Description, head: Description, width: int) -> Description:
+    """What a text takes where a head follows it: beside the model's row the head's, and the states that wait for it."""
+    if not about.cache_bytes_per_token and not about.cache_bytes_per_row:
+        return about  # nobody says
+    return replace(
+        about,
+        cache_bytes_per_token=about.cache_bytes_per_token + head.cache_bytes_per_token + width * np.float32().itemsize,
+        cache_bytes_per_row=about.cache_bytes_per_row + head.cache_bytes_per_row,
+    )
 
 
 def _feed(row: PairsRow, ids: Sequence[int], states: States) -> Feed:

@@ -22,7 +22,7 @@ from functools import cached_property, partial
 from typing import TypeVar
 
 from glassformer.decoding import Policy, Step, StepDetail, generate, runs_in_loop
-from glassformer.decoding.head_drafts import HeadBatchDrafts
+from glassformer.decoding.head_drafts import HeadBatchDrafts, with_head
 from glassformer.decoding.loop import Loop
 from glassformer.decoding.policy import NOTHING
 from glassformer.decoding.prompt_lookup import LONGEST_DRAFT, BatchDrafts
@@ -141,7 +141,8 @@ class Scheduler:
         self._prompt_tokens = self._generated_tokens = self._cached_tokens = self._passes = 0
         self._pass_seconds: deque[float] = deque(maxlen=RECENT_PASSES)
         longest = self.limits.drafted_tokens
-        self._drafts = HeadBatchDrafts(model.executors.draft_head, longest) if own_head else BatchDrafts(longest)
+        self._head = model.executors.draft_head if own_head and longest > 0 else None
+        self._drafts = BatchDrafts(longest) if self._head is None else HeadBatchDrafts(self._head, longest)
         self._thread: threading.Thread | None = None
 
     # For clients, from any thread -------------------------------------------------------------------------------
@@ -405,7 +406,9 @@ class Scheduler:
 
     @cached_property
     def _about(self) -> Description:
-        return self.model.executor.describe()
+        """The executor, and what a text takes of its memory, with its row of the head that drafts."""
+        about = self.model.executor.describe()
+        return about if self._head is None else with_head(about, self._head.describe(), self.model.config.hidden_size)
 
 
 def default_cache_bytes(free: int | None) -> int:
