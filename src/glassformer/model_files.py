@@ -175,7 +175,7 @@ class ModelFiles:
     def kept_tensors(self) -> dict[str, StoredTensor]:
         """Those of heads for further tokens, which are no part of the model itself and are written with it."""
         tensors = self.tensors
-        return {name: tensors[name] for name in drafts.kept_names(self.config, tensors)}
+        return {drafts.name_in_family(self.config, name): tensors[name] for name in drafts.kept_names(self.config, tensors)}
 
     @cached_property
     def kind(self) -> str:

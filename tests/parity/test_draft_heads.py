@@ -22,6 +22,7 @@ from glassformer.ground.changes import Change
 from glassformer.ground.sites import HEAD_INPUT, Watch
 from glassformer.model_files import DraftHead, ModelFiles, open_model
 from glassformer.quantize import quantize, requantized
+from glassformer.quantize.gguf_metadata import ARCHITECTURES
 from glassformer.see.parameters import parameters
 from tests.parity import draft_heads, reference
 from tests.see.test_views import TOKENIZERS
@@ -141,11 +142,14 @@ def test_a_family_or_a_file_may_be_without(tmp_path: Path) -> None:
         assert not opened.kept_tensors
 
 
+@pytest.mark.every_family
+@pytest.mark.parametrize("family", [family for family in draft_heads.FAMILIES if family in ARCHITECTURES])
 @pytest.mark.parametrize("kind", ["f32", "q8_0"])
-def test_gguf_has_a_place_for_glms_heads(kind: str, tmp_path: Path) -> None:
-    """It is written, read, and drafts with the same numbers; and the model is as many layers as before."""
+def test_gguf_has_a_place_for_heads(family: str, kind: str, tmp_path: Path) -> None:
+    """They are written, read, and draft with the same numbers; and the model has as many layers as before."""
     tokenizer, named = TOKENIZERS["gpt2"]()
-    theirs = draft_heads.write(tmp_path, "glm4_moe", vocab_size=tokenizer.get_vocab_size(), hidden_size=64)
+    changes = {"rope_parameters": {"rope_theta": 10000.0}} if family == "deepseek_v3" else {}
+    theirs = draft_heads.write(tmp_path, family, vocab_size=tokenizer.get_vocab_size(), hidden_size=64, **changes)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
     quantize(open_model(tmp_path), tmp_path / "model.gguf", kind)
@@ -161,6 +165,23 @@ def test_gguf_has_a_place_for_glms_heads(kind: str, tmp_path: Path) -> None:
     again = tmp_path / "again.gguf"
     quantize(opened, again, "q8_0", allow_requantize=True)
     assert open_model(again).draft_head is not None
+
+
+@pytest.mark.parametrize("family", ["qwen3_5_moe_text", "glm4_moe"])
+def test_a_folder_made_of_gguf_has_the_familys_own_names_of_heads(family: str, tmp_path: Path) -> None:
+    """And its numbers, which the file keeps in layouts of its own."""
+    tokenizer, named = TOKENIZERS["gpt2"]()
+    draft_heads.write(tmp_path, family, vocab_size=tokenizer.get_vocab_size())
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    stored = load_file(tmp_path / "model.safetensors")
+    quantize(open_model(tmp_path), tmp_path / "model.gguf", "f32")
+    glassformer.AutoModelForCausalLM.from_pretrained(tmp_path / "model.gguf").save_pretrained(tmp_path / "folder")
+    saved = load_file(tmp_path / "folder/model.safetensors")
+    kept = drafts.kept_names(open_model(tmp_path).config, stored)
+    assert len(kept) > 10
+    for name in kept:
+        assert torch.allclose(saved[name], stored[name], rtol=0, atol=1e-6), name
 
 
 def test_a_heads_tensors_are_listed_and_not_counted(tmp_path: Path) -> None:

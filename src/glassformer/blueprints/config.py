@@ -46,6 +46,7 @@ class Config:
     starts_with_last: ClassVar[bool] = False  # a decoder's input begins with the target's last token: its language
     bounds: ClassVar[Mapping[str, Bounds]] = BOUNDS  # of its numbers
     is_draft: ClassVar[bool] = False  # whether it is that of a head for a further token (`drafts.py`), as a model
+    draft_names_apart: ClassVar[bool] = False  # whether heads are called `mtp.*`, not layers behind the last one
     _attn_implementation: ClassVar[str] = "eager"  # for trainers, which load a second model of transformers like it
     open_by_name: ClassVar[Callable[..., Config]]  # set by `opened`, which can find checkpoints
 

@@ -85,6 +85,15 @@ def name_behind(config: Config, part: str) -> str:
     return stored.replace(".N.", f".{config.num_hidden_layers}.") + part.removeprefix(own)
 
 
+def name_in_family(config: Config, name: str) -> str:
+    """What the family's own files call a head's tensor; GGUF has all heads behind the last layer."""
+    part = part_name(config, name)
+    if not part or not config.draft_names_apart or name.startswith("mtp."):
+        return name
+    apart = [(stored, own) for stored, own in PARTS.items() if ".N." not in stored and own]
+    return next((stored + part.removeprefix(own) for stored, own in apart if part.startswith(own)), name)
+
+
 def head_tensors(config: Config, tensors: Mapping[str, Any]) -> dict[str, Any]:
     """The first head's tensors under its own names, with those that it shares; empty where there are none."""
     own = {part: tensor for name, tensor in tensors.items() if (part := part_name(config, name))}

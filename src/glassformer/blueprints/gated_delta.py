@@ -19,6 +19,7 @@ class Config(layer_types.TwoKindsConfig):
     other_kind = "linear_attention"
     default_share = 0.25
     fixed_fields = {"mlp_bias": False}
+    draft_names_apart = True
 
     head_dim: int = 256
     max_position_embeddings: int = 32768

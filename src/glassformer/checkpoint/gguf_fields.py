@@ -183,18 +183,18 @@ def qwen2_moe(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     return {**qwen3_moe(metadata, raw), "norm_topk_prob": False}
 
 
-def without_drafts(metadata: Metadata) -> dict[str, Any]:
+def without_drafts(metadata: Metadata, drafts_field: str = "num_nextn_predict_layers") -> dict[str, Any]:
     """The layers that a text goes through: a file counts those that guess further tokens, too, which come after them."""
     count, drafts = metadata.get("block_count"), metadata.get("nextn_predict_layers")
     if not isinstance(count, int) or not isinstance(drafts, int) or not 0 < drafts < count:
         return {}
-    return {"num_hidden_layers": count - drafts, "num_nextn_predict_layers": drafts}
+    return {"num_hidden_layers": count - drafts, drafts_field: drafts}
 
 
 def gated_delta(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     """How wide a state's heads are follows from all of them together."""
     inner, heads = metadata.get("ssm.inner_size"), metadata.get("ssm.time_step_rank")
-    own = {**partly_rotated(metadata, raw), **without_drafts(metadata)}
+    own = {**partly_rotated(metadata, raw), **without_drafts(metadata, "mtp_num_hidden_layers")}
     if isinstance(inner, int) and isinstance(heads, int) and heads > 0:
         own["linear_value_head_dim"] = inner // heads
     return own

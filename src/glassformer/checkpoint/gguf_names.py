@@ -289,7 +289,7 @@ TABLES: Mapping[str, ArchitectureTable] = {
     "glm4moe": ArchitectureTable(tensors.GLM4_MOE, sizes.GROUPED_EXPERT, "glm4_moe", fields.glm4_moe),
     "deepseek2": ArchitectureTable(
         tensors.LATENT, sizes.LATENT, "deepseek_v2", fields.deepseek_v2,
-        sigmoid=ArchitectureTable(tensors.LATENT, sizes.LATENT, "deepseek_v3", fields.latent),
+        sigmoid=ArchitectureTable({**tensors.LATENT, **tensors.NEXTN}, sizes.LATENT, "deepseek_v3", fields.latent),
     ),
     "command-r": ArchitectureTable(tensors.COHERE, sizes.COHERE, "cohere"),
     "seed_oss": ArchitectureTable(tensors.SEED_OSS, sizes.DECODER, "seed_oss", fields.seed_oss),

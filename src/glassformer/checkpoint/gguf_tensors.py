@@ -162,6 +162,7 @@ NEMOTRON_H_MOE = {
 QWEN35 = {
     **SEED_OSS,
     **HEAD_NORMS,
+    **NEXTN,
     "blk.{}.attn_qkv": "model.layers.{}.linear_attn.in_proj_qkv",
     "blk.{}.attn_gate": "model.layers.{}.linear_attn.in_proj_z",
     "blk.{}.ssm_beta": "model.layers.{}.linear_attn.in_proj_b",

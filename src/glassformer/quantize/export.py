@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from glassformer.blueprints import Config, drafts
 from glassformer.checkpoint.gguf import GgufCheckpoint
-from glassformer.checkpoint.gguf_names import gguf_name_and_layout, table_for
+from glassformer.checkpoint.gguf_names import gguf_name_and_layout, table_of
 from glassformer.checkpoint.gguf_tensors import NEXTN
 from glassformer.checkpoint.gguf_writer import (
     OutputTensor,
@@ -111,7 +111,9 @@ def model_contents(
     heads = {field: value for field, value in vars(config).items() if "head" in field or field.endswith("n_groups")}
     roles = weight_roles(plan)
     tensors: list[OutputTensor] = []
-    table = table_for(architecture, config.model_type)
+    metadata: dict[str, Any] = {f"{architecture}.{key}": value for key, value in config_metadata(config, plan).items()}
+    metadata |= {"general.architecture": architecture, "general.type": "model", "general.name": name}
+    _, table = table_of(metadata, Path(name))  # by which it will be read
     for weight in plan.weights:
         gguf_name, layout = gguf_name_and_layout(table, heads, weight.name, weight.shape)
         shape = weight.shape if layout is None else layout.stored_shape(weight.shape)
@@ -132,11 +134,9 @@ def model_contents(
     tensors = stack_experts(tensors)
     if (divisors := rope_divisors(config)) is not None:
         tensors.append(OutputTensor("rope_freqs.weight", "F32", divisors.shape, lambda: lambda *_: divisors[None]))
-    metadata: dict[str, Any] = {f"{architecture}.{key}": value for key, value in config_metadata(config, plan).items()}
     if has_head:
         count = {"block_count": config.num_hidden_layers + 1, "nextn_predict_layers": 1}
         metadata |= {f"{architecture}.{key}": value for key, value in count.items()}
-    metadata |= {"general.architecture": architecture, "general.type": "model", "general.name": name}
     check_reads_back(name, plan, metadata, tensors)
     return metadata | _quantization_metadata(kind), tensors
 
