@@ -15,6 +15,7 @@ from tests.parity.configs import TINY
 
 from glassformer.blueprints import Blueprint, Head, blueprint, model_types, module_for, read_config, title_of
 from glassformer.checkpoint.gguf_names import TABLES
+from glassformer.checkpoint.gguf_tensors import NEXTN
 from glassformer.engine.gpu.device import blueprint_reason
 from glassformer.engine.lowering import Lowering
 from glassformer.ground.errors import ConfigError, ExecutorError
@@ -42,6 +43,9 @@ Every family has the stream (`embedding`, `blocks.N.residual`, `final`), attenti
 "attention" in the table means queries, keys, values, patterns and heads, "MLP" its neurons, "experts" the router's choice
 and "state" what a recurrent layer keeps. `glass look --sites -m MODEL` lists a model's own. PyTorch (`executor="plain"`)
 runs all, and there every module is a site by its own name: `module:model.layers.3.mlp.down_proj`.
+
+"further tokens" among the heads: where a checkpoint brings a head for further tokens, it is read, saved, and
+[drafts](decoding.md) (`assistant_model="mtp"`); with "(GGUF too)", GGUF files keep it as well.
 
 | family | `model_type` | shape | CPU engine | GPU engine | sites | GGUF | heads |
 |---|---|---|---|---|---|---|---|
@@ -99,7 +103,7 @@ def family_row(kind: str) -> str:
     shape = SHAPES[config.default_head]
     columns = (
         title_of(kind), f"`{kind}`", shape, _cpu(described, config), gpu, _sites(described),
-        ", ".join(f"`{name}`" for name in _architectures(kind)) or "–", ", ".join(("none", *heads)),
+        ", ".join(f"`{name}`" for name in _architectures(kind)) or "–", ", ".join(("none", *heads, *_drafts(kind, config))),
     )  # fmt: skip
     return f"| {' | '.join(columns)} |"
 
@@ -165,6 +169,16 @@ def _architectures(kind: str) -> list[str]:
         if kind in [part.model_type for part in (table, table.routed, table.sigmoid) if part is not None]
     ]
     return read or [name for model_type, name in ARCHITECTURES.items() if model_type == kind]
+
+
+def _drafts(kind: str, config: Any) -> list[str]:
+    """Whether the family has heads for further tokens, and its GGUF files, too."""
+    if config.draft_fields is None:
+        return []
+    architecture = ARCHITECTURES.get(kind)
+    tables = [TABLES[architecture], TABLES[architecture].sigmoid] if architecture is not None else []
+    in_gguf = any(table is not None and NEXTN.items() <= table.names.items() for table in tables)
+    return ["further tokens (GGUF too)" if in_gguf else "further tokens"]
 
 
 def write() -> None:
