@@ -14,7 +14,7 @@ from typing import Any
 from tests.parity.configs import TINY
 
 from glassformer.blueprints import Blueprint, Head, blueprint, model_types, module_for, read_config, title_of
-from glassformer.checkpoint.gguf_names import TABLES
+from glassformer.checkpoint.gguf_names import TABLES, tables_of
 from glassformer.checkpoint.gguf_tensors import NEXTN
 from glassformer.engine.gpu.device import blueprint_reason
 from glassformer.engine.lowering import Lowering
@@ -163,11 +163,7 @@ def _sites(described: Blueprint) -> str:
 
 def _architectures(kind: str) -> list[str]:
     """What the GGUF files of a family call it, in those that are read or written."""
-    read = [
-        name
-        for name, table in TABLES.items()
-        if kind in [part.model_type for part in (table, table.routed, table.sigmoid) if part is not None]
-    ]
+    read = [name for name in TABLES if kind in [table.model_type for table in tables_of(name)]]
     return read or [name for model_type, name in ARCHITECTURES.items() if model_type == kind]
 
 
@@ -176,8 +172,8 @@ def _drafts(kind: str, config: Any) -> list[str]:
     if config.draft_fields is None:
         return []
     architecture = ARCHITECTURES.get(kind)
-    tables = [TABLES[architecture], TABLES[architecture].sigmoid] if architecture is not None else []
-    in_gguf = any(table is not None and NEXTN.items() <= table.names.items() for table in tables)
+    tables = tables_of(architecture) if architecture is not None else []
+    in_gguf = any(NEXTN.items() <= table.names.items() for table in tables)
     return ["further tokens (GGUF too)" if in_gguf else "further tokens"]
 
 

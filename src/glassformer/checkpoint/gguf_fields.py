@@ -22,6 +22,23 @@ Metadata: TypeAlias = Mapping[str, Any]  # without the architecture's name in fr
 Raw: TypeAlias = Mapping[str, StoredTensor]
 
 
+def has_experts(metadata: Metadata) -> bool:
+    return bool(metadata.get("expert_count"))
+
+
+def has_shared_expert(metadata: Metadata) -> bool:
+    return bool(metadata.get("expert_shared_feed_forward_length"))
+
+
+def shares_by_sigmoids(metadata: Metadata) -> bool:
+    return bool(metadata.get("expert_gating_func") == SIGMOID)
+
+
+def has_no_multipliers(metadata: Metadata) -> bool:
+    """Which Granite's models have, and others of their architecture do not."""
+    return not {"embedding_scale", "residual_scale", "logit_scale"} & metadata.keys()
+
+
 def decoder(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     biases = {"attention_bias": "blk.0.attn_q.bias" in raw, "mlp_bias": "blk.0.ffn_up.bias" in raw}
     return {**biases, "rope_scaling": _rope_scaling(metadata, raw)}
@@ -217,6 +234,42 @@ def falcon_h1(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     inner, heads = metadata.get("ssm.inner_size"), metadata.get("ssm.time_step_rank")
     if isinstance(inner, int) and isinstance(heads, int) and heads > 0:
         own |= {"mamba_d_ssm": inner, "mamba_d_head": inner // heads}
+    return own
+
+
+def granite_hybrid(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """A layer without heads of keys keeps a state. Attention knows positions unless a file says that it does not."""
+    own = {**decoder(metadata, raw), **_states_beside_attention(metadata, raw)}
+    groups, count = metadata.get("attention.head_count_kv"), metadata.get("block_count")
+    if not isinstance(groups, list):
+        groups = [groups] * count if isinstance(count, int) and 0 < count <= len(raw) else []  # each has a tensor
+    own["layer_types"] = ["full_attention" if count else "linear_attention" for count in groups]
+    if not has_experts(metadata):  # whose size is then no larger than that of the MLP
+        inner = metadata.get("feed_forward_length", 1)
+        own |= {"num_local_experts": 0, "num_experts_per_tok": 0, "intermediate_size": inner}
+    own["position_embedding_type"] = "rope" if metadata.get("rope.scaling.finetuned", True) else "nope"
+    return own
+
+
+def bamba(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    groups = metadata.get("attention.head_count_kv")
+    attending = [layer for layer, count in enumerate(groups) if count] if isinstance(groups, list) else None
+    return {
+        **partly_rotated(metadata, raw), **_states_beside_attention(metadata, raw), "attn_layer_indices": attending,
+        "mlp_bias": "blk.0.ffn_up.bias" in raw,
+    }  # fmt: skip
+
+
+def _states_beside_attention(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """The sizes of Mamba-2's states where other layers attend, and which biases are in the file."""
+    own: dict[str, Any] = {}
+    groups = metadata.get("attention.head_count_kv")
+    own["num_key_value_heads"] = max(groups, default=0) if isinstance(groups, list) else groups
+    for part, name in (("attn_q", "attention_bias"), ("ssm_conv1d", "mamba_conv_bias"), ("ssm_in", "mamba_proj_bias")):
+        own[name] = any(re.fullmatch(rf"blk\.\d+\.{part}\.bias", tensor) for tensor in raw)
+    inner, heads, hidden = (metadata.get(key) for key in ("ssm.inner_size", "ssm.time_step_rank", "embedding_length"))
+    if isinstance(inner, int) and isinstance(heads, int) and isinstance(hidden, int) and heads > 0 and hidden > 0:
+        own |= {"mamba_d_head": inner // heads, "mamba_expand": inner // hidden}
     return own
 
 

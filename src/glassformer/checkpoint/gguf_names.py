@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -36,6 +36,7 @@ from glassformer.checkpoint.stored_tensors import (
 from glassformer.ground.errors import CheckpointError, did_you_mean, did_you_misspell
 
 Reader: TypeAlias = Callable[[fields.Metadata, fields.Raw], dict[str, Any]]
+Test: TypeAlias = Callable[[fields.Metadata], bool]
 REQUIRED = ("embedding_length", "block_count", "attention.head_count")
 
 
@@ -69,7 +70,7 @@ def tensors_from_gguf(
     """The tensors under the family's names, with the layout that leads from the file's to the family's order."""
     _, table = table_of(metadata, path)
     found: dict[str, StoredTensor] = {}
-    for name, stored in with_whole_expansions(raw).items():
+    for name, stored in with_joined_parts(with_whole_expansions(raw), table).items():
         if name in table.ignored or (_is_of_draft(name, config) and not tensors.NEXTN.items() <= table.names.items()):
             continue
         family_name, layout = family_name_and_layout(metadata, config, name, stored.shape, path)
@@ -106,6 +107,32 @@ def _joined_expansion(name: str, keys: StoredTensor, values: StoredTensor) -> St
 
     shape = (heads * (size + values.shape[1]), latent)
     return computed_tensor(name, shape, compute, (keys, values), "keys and values of latents")
+
+
+def with_joined_parts(raw: fields.Raw, table: ArchitectureTable) -> dict[str, StoredTensor]:
+    """What a file has in parts and the family as one matrix: their rows after one another, packed as they are."""
+    found = dict(raw)
+    for joined, patterns in table.joined.items():
+        first = re.compile(re.escape(patterns[0]).replace(r"\{\}", r"(\d+)") + r"\.(weight|bias)")
+        for layer, ending in [match.groups() for name in raw if (match := first.fullmatch(name))]:
+            names = [f"{pattern.format(layer)}.{ending}" for pattern in patterns]
+            parts = [found.pop(name) for name in names if name in found]
+            if len({(part.kind, part.shape) for part in parts}) != 1 or len(parts) < len(names):
+                raise CheckpointError(
+                    f"{parts[0].file.path}: GGUF tensors {' and '.join(names)} do not fit together: both must be there, of "
+                    "one kind and shape. Fetch the file again."
+                )
+            whole = f"{joined.format(layer)}.{ending}"
+            found[whole] = _rows_of_all(whole, parts)
+    return found
+
+
+def _rows_of_all(name: str, parts: Sequence[StoredTensor]) -> StoredTensor:
+    count, *width = parts[0].shape
+    return computed_tensor(
+        name, (len(parts) * count, *width), lambda: np.concatenate([part.bytes for part in parts]), parts,
+        "one after another", kind=parts[0].kind, size=sum(part.size for part in parts),
+    )  # fmt: skip
 
 
 def _is_of_draft(name: str, config: Mapping[str, Any]) -> bool:
@@ -152,12 +179,15 @@ def gguf_name_and_layout(
 ) -> tuple[str, Layout | None]:
     """GGUF's name and layout for a tensor of the family: the inverse of `tensors_from_gguf`. Experts have one name."""
     own = next((ending for whole, ending in tensors.ENDINGS.items() if name.endswith(whole)), None)
-    stem, ending = (name, own) if own is not None else (name[: name.rindex(".")], name[name.rindex(".") :])
-    stem = re.sub(r"\.experts\.\d+\.", ".experts.*.", stem)
-    layer = re.search(r"\.(\d+)\.", stem)
-    pattern = stem.replace(f".{layer.group(1)}.", ".{}.", 1) if layer else stem
-    gguf_name = next(gguf_pattern for gguf_pattern, family_pattern in table.names.items() if family_pattern == pattern)
-    gguf_name = f"{gguf_name.format(layer.group(1) if layer else '')}{ending}"
+    stem, _, last = name.rpartition(".")
+    layer = re.search(r"\.(\d+)\.", name)
+    by_ours = {ours: theirs for theirs, ours in reversed([*table.names.items()])}
+    for part, ending in ((name, own), (stem, f".{last}")):
+        pattern = re.sub(r"\.experts\.\d+\.", ".experts.*.", part)
+        pattern = pattern.replace(f".{layer.group(1)}.", ".{}.", 1) if layer else pattern
+        if ending is not None and pattern in by_ours:
+            break
+    gguf_name = f"{by_ours[pattern].format(layer.group(1) if layer else '')}{ending}"
     return gguf_name, _layout(table, gguf_name, shape, config, Path(name))
 
 
@@ -224,8 +254,8 @@ class ArchitectureTable:
     part_after_part: bool = False  # of a fused projection: all queries, then all keys, then all values
     layouts: Mapping[str, Layout] = field(default_factory=dict)  # by a pattern of GGUF's names
     ignored: frozenset[str] = frozenset({"rope_freqs.weight", *fields.ROPE_FACTORS.values()})  # in the config instead
-    routed: ArchitectureTable | None = None  # of the models that have experts, where others are of the same architecture
-    sigmoid: ArchitectureTable | None = None  # the same, of those whose experts' shares are made by sigmoids
+    joined: Mapping[str, Sequence[str]] = field(default_factory=dict)  # what a file has in parts that the family has as one
+    variants: Sequence[tuple[Test, ArchitectureTable]] = ()  # other models of the same architecture, by what tells them
 
 
 QWEN35_LAYOUTS: Mapping[str, Layout] = {r"(?!.*ssm_norm).*norm\.weight": OffsetByOne()}
@@ -238,10 +268,15 @@ STATE_SPACE_LAYOUTS: Mapping[str, Layout] = {
     r"blk\.\d+\.ssm_d": FoldedVector(),
 }
 
+JOINED_SHARED_EXPERT = {"blk.{}.ffn_gate_up_shexp": ("blk.{}.ffn_gate_shexp", "blk.{}.ffn_up_shexp")}
+
 TABLES: Mapping[str, ArchitectureTable] = {
     "llama": ArchitectureTable(
         tensors.DECODER, sizes.DECODER, "llama", interleaved=True,
-        routed=ArchitectureTable(tensors.MIXTRAL, sizes.EXPERT, "mixtral", fields.mixtral, interleaved=True),
+        variants=[(
+            fields.has_experts,
+            ArchitectureTable(tensors.MIXTRAL, sizes.EXPERT, "mixtral", fields.mixtral, interleaved=True),
+        )],
     ),
     "qwen2": ArchitectureTable(tensors.DECODER, sizes.DECODER, "qwen2"),
     "qwen3": ArchitectureTable(
@@ -255,7 +290,31 @@ TABLES: Mapping[str, ArchitectureTable] = {
     "qwen3moe": ArchitectureTable(
         {**tensors.DECODER, **tensors.HEAD_NORMS, **tensors.EXPERTS}, sizes.EXPERT, "qwen3_moe", fields.qwen3_moe,
     ),
-    "granitemoe": ArchitectureTable(tensors.GRANITE_MOE, sizes.GRANITE_MOE, "granitemoe", interleaved=True),
+    "granitemoe": ArchitectureTable(
+        tensors.GRANITE_MOE, sizes.GRANITE_MOE, "granitemoe", interleaved=True,
+        variants=[
+            (fields.has_shared_expert, ArchitectureTable(
+                tensors.GRANITE_HYBRID_MOE, sizes.GRANITE_SHARED_MOE, "granitemoehybrid", fields.granite_hybrid,
+                interleaved=True, joined=JOINED_SHARED_EXPERT,
+            )),
+        ],
+    ),
+    "granitehybrid": ArchitectureTable(
+        tensors.GRANITE_HYBRID, sizes.GRANITE_HYBRID, "granitemoehybrid", fields.granite_hybrid, interleaved=True,
+        folded_norms=True, layouts=STATE_SPACE_LAYOUTS,
+        joined={"blk.{}.ffn_gate_up": ("blk.{}.ffn_gate", "blk.{}.ffn_up")},
+        variants=[
+            (fields.has_no_multipliers, ArchitectureTable(
+                tensors.BAMBA, sizes.BAMBA, "bamba", fields.bamba, interleaved=True, folded_norms=True,
+                layouts=STATE_SPACE_LAYOUTS,
+            )),
+            (fields.has_experts, ArchitectureTable(
+                tensors.GRANITE_HYBRID_MOE, sizes.GRANITE_HYBRID_MOE, "granitemoehybrid", fields.granite_hybrid,
+                interleaved=True, folded_norms=True, layouts=STATE_SPACE_LAYOUTS,
+                joined=JOINED_SHARED_EXPERT,
+            )),
+        ],
+    ),
     "mamba2": ArchitectureTable(
         tensors.MAMBA2, sizes.MAMBA2, "mamba2", fields.mamba2, folded_norms=True, layouts=STATE_SPACE_LAYOUTS,
     ),
@@ -289,7 +348,10 @@ TABLES: Mapping[str, ArchitectureTable] = {
     "glm4moe": ArchitectureTable(tensors.GLM4_MOE, sizes.GROUPED_EXPERT, "glm4_moe", fields.glm4_moe),
     "deepseek2": ArchitectureTable(
         tensors.LATENT, sizes.LATENT, "deepseek_v2", fields.deepseek_v2,
-        sigmoid=ArchitectureTable({**tensors.LATENT, **tensors.NEXTN}, sizes.LATENT, "deepseek_v3", fields.latent),
+        variants=[(
+            fields.shares_by_sigmoids,
+            ArchitectureTable({**tensors.LATENT, **tensors.NEXTN}, sizes.LATENT, "deepseek_v3", fields.latent),
+        )],
     ),
     "command-r": ArchitectureTable(tensors.COHERE, sizes.COHERE, "cohere"),
     "seed_oss": ArchitectureTable(tensors.SEED_OSS, sizes.DECODER, "seed_oss", fields.seed_oss),
@@ -354,14 +416,21 @@ def table_of(metadata: Mapping[str, Any], path: Path) -> tuple[str, Architecture
             f"{path}: GGUF field 'general.architecture' is {architecture!r}, which is not known."
             f"{did_you_misspell(str(architecture), TABLES)} Known: {', '.join(TABLES)}."
         )
+    own = {key.removeprefix(f"{architecture}."): value for key, value in metadata.items()}
     table = TABLES[architecture]
-    if table.sigmoid is not None and metadata.get(f"{architecture}.expert_gating_func") == fields.SIGMOID:
-        return architecture, table.sigmoid
-    return architecture, table.routed if table.routed and metadata.get(f"{architecture}.expert_count") else table
+    return architecture, next((variant for test, variant in table.variants if test(own)), table)
 
 
-def table_for(architecture: str, model_type: str) -> ArchitectureTable:
-    """The table of an architecture's models of a type."""
+def tables_of(architecture: str) -> list[ArchitectureTable]:
+    """All tables of an architecture's models."""
     table = TABLES[architecture]
-    others = (other for other in (table.routed, table.sigmoid) if other is not None)
-    return next((other for other in others if other.model_type == model_type), table)
+    return [*(variant for _, variant in table.variants), table]
+
+
+def table_for(architecture: str, config: Any) -> ArchitectureTable:
+    """The table of an architecture's models as this one is."""
+    own = [table for table in tables_of(architecture) if table.model_type == config.model_type]
+    if len(own) > 1:  # with experts and without
+        shown = {"expert_count": len(getattr(config, "routed_layers", ()))}
+        own = [table for test, table in TABLES[architecture].variants if table in own and test(shown)] or own[::-1]
+    return own[0] if own else TABLES[architecture]

@@ -101,13 +101,24 @@ MAMBA2 = {
     "ssm.group_count": "n_groups",
     "ssm.time_step_rank": "num_heads",
 }
-FALCON_H1 = {
-    **DECODER,
+STATES_BESIDE_ATTENTION = {
     "ssm.conv_kernel": "mamba_d_conv",
     "ssm.state_size": "mamba_d_state",
     "ssm.group_count": "mamba_n_groups",
     "ssm.time_step_rank": "mamba_n_heads",
 }
+BAMBA = {**{key: name for key, name in DECODER.items() if name != "num_key_value_heads"}, **STATES_BESIDE_ATTENTION}
+GRANITE_HYBRID_MOE = {
+    **{key: name for key, name in GRANITE_MOE.items() if name != "num_key_value_heads"},
+    **STATES_BESIDE_ATTENTION,
+    "expert_shared_feed_forward_length": "shared_intermediate_size",
+}
+GRANITE_SHARED_MOE = {**GRANITE_MOE, "expert_shared_feed_forward_length": "shared_intermediate_size"}
+GRANITE_HYBRID = {  # without experts
+    **{key: name for key, name in GRANITE_HYBRID_MOE.items() if not key.startswith("expert_")},
+    "feed_forward_length": "shared_intermediate_size",
+}
+FALCON_H1 = {**DECODER, **STATES_BESIDE_ATTENTION}
 NEMOTRON_H = {
     **{key: name for key, name in MAMBA2.items() if not key.startswith("ssm.")},
     "attention.head_count": "num_attention_heads",

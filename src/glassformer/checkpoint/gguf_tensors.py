@@ -141,6 +141,19 @@ FALCON_H1 = {
         for theirs, ours in MAMBA2.items() if ".mixer." in ours
     },
 }  # fmt: skip
+BAMBA = {**FALCON_H1, "blk.{}.ffn_norm": "model.layers.{}.pre_ff_layernorm"}
+GRANITE_HYBRID = {
+    **{theirs: ours for theirs, ours in DECODER.items() if ".mlp." not in ours},
+    **{theirs: ours for theirs, ours in FALCON_H1.items() if ".mamba." in ours},
+    "blk.{}.ffn_gate_up": "model.layers.{}.shared_mlp.input_linear",
+    "blk.{}.ffn_down": "model.layers.{}.shared_mlp.output_linear",
+}
+GRANITE_HYBRID_MOE = {
+    **{theirs: ours for theirs, ours in GRANITE_HYBRID.items() if ".shared_mlp." not in ours},
+    **{theirs: ours for theirs, ours in GRANITE_MOE.items() if ".block_sparse_moe." in ours},
+    "blk.{}.ffn_gate_up_shexp": "model.layers.{}.shared_mlp.input_linear",
+    "blk.{}.ffn_down_shexp": "model.layers.{}.shared_mlp.output_linear",
+}
 NEMOTRON_H = {
     **MAMBA2,
     **{f"blk.{{}}.attn_{name}": f"backbone.layers.{{}}.mixer.{name}_proj" for name in "qkv"},

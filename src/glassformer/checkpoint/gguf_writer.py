@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -94,6 +95,33 @@ def stack_experts(tensors: Iterable[OutputTensor]) -> list[OutputTensor]:
         else replace(parts[0], shape=(len(parts), *parts[0].shape), open=_rows_of_all(parts))
         for name, parts in by_name.items()
     ]
+
+
+def split_parts(whole: OutputTensor, joined: Mapping[str, Sequence[str]]) -> list[OutputTensor]:
+    """What the family has as one matrix and a file in parts (by patterns of names), as those; any other as it is."""
+    for pattern, parts in joined.items():
+        found = re.fullmatch(re.escape(pattern).replace(r"\{\}", r"(\d+)") + r"(\.\w+)", whole.name)
+        if found is not None:
+            layer, ending = found.groups()
+            count = whole.shape[0] // len(parts)
+            return [
+                replace(
+                    whole, name=f"{part.format(layer)}{ending}", shape=(count, *whole.shape[1:]),
+                    open=_rows_from(whole, index * count),
+                )
+                for index, part in enumerate(parts)
+            ]  # fmt: skip
+    return [whole]
+
+
+def _rows_from(whole: OutputTensor, start: int) -> Callable[[], RowReader]:
+    def opened() -> RowReader:
+        rows = whole.open()
+        if len(whole.shape) == 1:  # which is one row
+            return lambda *_: rows(0, 1)[:, start : start + whole.shape[0]]
+        return lambda first, last: rows(start + first, start + last)
+
+    return opened
 
 
 def _rows_of_all(parts: Sequence[OutputTensor]) -> Callable[[], RowReader]:

@@ -20,6 +20,7 @@ from glassformer.checkpoint.gguf_writer import (
     OutputTensor,
     RowReader,
     rows_in_layout,
+    split_parts,
     stack_experts,
     stored_rows,
     write_gguf,
@@ -40,6 +41,7 @@ from glassformer.quantize.gguf_metadata import (
     sentence_metadata,
     written_plan,
 )
+from glassformer.quantize.plain_granite import as_granite
 from glassformer.quantize.tensor_kinds import Role, check_quantizable, kind_for, model_label, stored_roles, weight_roles
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer_files.gguf import export as tokenizer_export
@@ -105,8 +107,9 @@ def model_contents(
     name: str, config: Config, weights: Weights, kind: str, draft_head: DraftHead | None = None
 ) -> tuple[dict[str, Any], list[OutputTensor]]:
     """A model's metadata, all but its tokenizer's, and its tensors, as a file in a kind has them."""
+    architecture_of(config, name)
+    config, weights = as_granite(*folded(config, weights, name))
     architecture = architecture_of(config, name)
-    config, weights = folded(config, weights, name)
     plan = written_plan(config)
     heads = {field: value for field, value in vars(config).items() if "head" in field or field.endswith("n_groups")}
     roles = weight_roles(plan)
@@ -119,7 +122,7 @@ def model_contents(
         shape = weight.shape if layout is None else layout.stored_shape(weight.shape)
         role: Role = "product" if roles[weight.name] == "columns" else roles[weight.name]
         target = kind_for(role, shape[-1], kind) or "F32"
-        tensors.append(OutputTensor(gguf_name, target, shape, partial(weights[weight.name], layout)))
+        tensors += split_parts(OutputTensor(gguf_name, target, shape, partial(weights[weight.name], layout)), table.joined)
     has_head = draft_head is not None and NEXTN.items() <= table.names.items()
     if draft_head is not None and has_head:
         roles = weight_roles(draft_head.blueprint())

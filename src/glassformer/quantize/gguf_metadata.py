@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from glassformer.blueprints import Blueprint, Config, Op, Rope, blueprint, read_config
+from glassformer.blueprints.state_space import ATTENTION, STATE
 from glassformer.checkpoint import gguf_fields, gguf_names
 from glassformer.checkpoint.gguf_names import table_for
 from glassformer.checkpoint.gguf_writer import OutputTensor
@@ -35,7 +36,8 @@ ARCHITECTURES: Mapping[str, str] = {
     "gpt_bigcode": "starcoder", "lfm2": "lfm2", "lfm2_moe": "lfm2moe",
     "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "bloom": "bloom", "mpt": "mpt", "gemma4_text": "gemma4",
     "mamba2": "mamba2", "nemotron_h": "nemotron_h", "falcon_h1": "falcon-h1", "granitemoe": "granitemoe",
-    "embedding_gemma": "gemma-embedding", "eurobert": "eurobert",
+    "embedding_gemma": "gemma-embedding", "eurobert": "eurobert", "granitemoehybrid": "granitehybrid",
+    "bamba": "granitehybrid",
 }  # fmt: skip
 WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
     "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "qwen3_moe", "olmoe", "hunyuan_v1_dense",
@@ -61,6 +63,8 @@ def architecture_of(config: Config, name: str) -> str:
         raise InputError(
             f"{name}: GGUF has no place for the norms of queries and keys of a {config.model_type} model. {ADVICE}"
         )
+    if config.model_type in ("granitemoehybrid", "bamba"):
+        _check_states_beside_attention(config, name)
     architecture = _architecture(config)
     kinds = {*(getattr(config, "layer_types", None) or ())}
     if architecture == "nemotron_h_moe" and ("mlp" in kinds or getattr(config, "mlp_bias", False)):
@@ -70,9 +74,28 @@ def architecture_of(config: Config, name: str) -> str:
     return architecture
 
 
+def _check_states_beside_attention(config: Any, name: str) -> None:
+    if config.mamba_proj_bias:
+        raise InputError(f"{name}: GGUF has no place for the projection biases of a {config.model_type} model. {ADVICE}")
+    if config.model_type == "bamba" and config.rope.rotary_size(config.head_dim) < config.head_dim:
+        raise InputError(
+            f"{name}: GGUF's readers take other pairs of a bamba model's heads that are partly rotated. {ADVICE}"
+        )
+    if not config.ropes and STATE not in (config.layer_types or ()):
+        raise InputError(f"{name}: GGUF has no place for a {config.model_type} model without states and positions. {ADVICE}")
+    if config.mamba_n_groups > 1:
+        raise InputError(
+            f"{name}: GGUF's readers norm each group of a state's heads by itself, and a {config.model_type} model all "
+            f"{config.mamba_n_groups} groups together. {ADVICE}"
+        )
+
+
 def _architecture(config: Config) -> str:
     """What files call a model: some have another name where there are experts."""
     name, routed = ARCHITECTURES[config.model_type], bool(getattr(config, "routed_layers", None))
+    kinds = getattr(config, "layer_types", None) or ()
+    if config.model_type == "granitemoehybrid" and routed and STATE not in kinds:
+        return "granitemoe"
     return "nemotron_h_moe" if name == "nemotron_h" and routed else name
 
 
@@ -108,7 +131,7 @@ def sentence_metadata(config: Config, sentence: SentenceSettings, name: str) -> 
 
 def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
     """The fields of a config, without the architecture's name in front."""
-    table = table_for(_architecture(config), config.model_type)
+    table = table_for(_architecture(config), config)
     metadata = {key: value for key, name in table.sizes.items() if (value := _config_value(config, name)) is not None}
     metadata |= {"vocab_size": config.vocab_size}
     windows = [op.options["window"] for op in plan.ops_of(Attend) if op.options["window"]]
@@ -133,6 +156,8 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
         metadata["ssm.inner_size"] = config.state_space.inner
     if config.model_type == "nemotron_h":
         metadata |= _nemotron_h(config)
+    if "ssm.state_size" in table.sizes and config.model_type in ("granitemoehybrid", "bamba"):
+        metadata |= _states_beside_attention(config)
     if "full_attention_interval" in table.sizes:
         metadata |= _gated_delta(config)
     if "shortconv.l_cache" in table.sizes:
@@ -206,6 +231,18 @@ def _nemotron_h(config: Any) -> dict[str, Any]:
         "feed_forward_length": [inner.get(kind, 0) for kind in config.layer_types],
         "ssm.inner_size": config.state_space.inner,
         "attention.layer_norm_epsilon": config.layer_norm_epsilon,
+    }
+
+
+def _states_beside_attention(config: Any) -> dict[str, Any]:
+    """Heads of keys are 0 where a layer keeps a state; a file says whether attention knows positions."""
+    layers = range(config.num_hidden_layers)
+    granite = config.model_type == "granitemoehybrid"
+    attends = [config.layer_types[n] == ATTENTION if granite else n in (config.attn_layer_indices or ()) for n in layers]
+    return {
+        "attention.head_count_kv": [config.num_key_value_heads if full else 0 for full in attends],
+        "ssm.inner_size": config.state_space.inner,
+        "rope.scaling.finetuned": bool(config.ropes),
     }
 
 
