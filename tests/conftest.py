@@ -251,6 +251,14 @@ def copy_of(tokenizer: Any) -> Any:
     return copied
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _files_need_not_outlive_a_power_cut() -> Iterator[None]:
+    """Thousands of small files are saved, and a disk takes milliseconds until it really has one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _same_random_numbers() -> None:
     import sys
