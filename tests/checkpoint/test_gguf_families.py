@@ -175,12 +175,18 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {  # by architecture: the fami
         {**{name: value for name, value in LAYER_NORMS.items() if name != "layer_norm_eps"}, "norm_eps": 1e-4,
          "head_dim": HIDDEN // HEADS, "rope_parameters": HALF},
     ),
-    "olmo": ("olmo", {name: value for name, value in LAYER_NORMS.items() if name != "layer_norm_eps"}),
+    **{
+        name: ("olmo", {**{key: value for key, value in LAYER_NORMS.items() if key != "layer_norm_eps"}, "clip_qkv": clip})
+        for name, clip in (("olmo", None), ("olmo clipped", 0.25))
+    },
     "bloom": ("bloom", {
         "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "n_layer": LAYERS, "n_head": HEADS, "layer_norm_epsilon": 1e-4}),
-    "mpt": ("mpt", {
-        "vocab_size": VOCABULARY, "d_model": HIDDEN, "n_layers": LAYERS, "n_heads": HEADS, "max_seq_len": CONTEXT,
-        "layer_norm_epsilon": 1e-4}),
+    **{
+        name: ("mpt", {
+            "vocab_size": VOCABULARY, "d_model": HIDDEN, "n_layers": LAYERS, "n_heads": HEADS, "max_seq_len": CONTEXT,
+            "layer_norm_epsilon": 1e-4, "attn_config": {"clip_qkv": clip}})
+        for name, clip in (("mpt", None), ("mpt clipped", 0.25))
+    },
     "starcoder": ("gpt_bigcode", GPT2),
     "starcoder2": (
         "starcoder2",
@@ -317,6 +323,7 @@ def decoder_metadata(name: str) -> dict[str, Typed]:
             "expert_shared_feed_forward_length": (64, Value.UINT32), "expert_weights_norm": (True, Value.BOOL),
             "expert_weights_scale": (1.5, Value.FLOAT32), "moe_latent_size": (48, Value.UINT32),
         },
+        **{f"{name} clipped": {"attention.clamp_kqv": (0.25, Value.FLOAT32)} for name in ("olmo", "mpt")},
         "stablelm": {"use_parallel_residual": (False, Value.BOOL)},
         "stablelm parallel": {"use_parallel_residual": (True, Value.BOOL)},
         "gemma4": {

@@ -19,6 +19,7 @@ from glassformer.ops.activate import build_activate, build_learned_activate
 from glassformer.ops.add import build_add, build_identity, build_scale, build_scales, build_times
 from glassformer.ops.attend import Attend, build_attend
 from glassformer.ops.causal_conv import build_causal_conv
+from glassformer.ops.clip import build_clip
 from glassformer.ops.columns import build_columns
 from glassformer.ops.embed import Embed, build_embed
 from glassformer.ops.experts import ExpertGate, build_expert_gate, build_expert_linear, build_route
@@ -241,6 +242,7 @@ class Builder(Recorder):
     times = build_times
     scales = build_scales
     keep_top = build_keep_top
+    clip = build_clip
     stream = build_stream
     mix = build_mix
     rescale = build_rescale

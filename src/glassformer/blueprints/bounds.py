@@ -91,7 +91,9 @@ BOUNDS: Mapping[str, Bounds] = {  # of every number in any family's config
     ),
     **dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"), EPSILON),
     **dict.fromkeys(("initializer_range", "initializer_factor", "router_aux_loss_coef"), SPREAD),
-    **dict.fromkeys(("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"), Bounds(above=0)),
+    **dict.fromkeys(
+        ("query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping", "clip_qkv"), Bounds(above=0)
+    ),
     **dict.fromkeys(
         (
             "attention_dropout", "activation_dropout", "attention_probs_dropout_prob", "attn_pdrop", "classifier_dropout",

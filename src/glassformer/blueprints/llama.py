@@ -118,13 +118,15 @@ def projected_heads(b: Builder, c: Config, h: Value, name: str, heads: int) -> V
 
 def attention(
     b: Builder, c: Config, h: Value, prepare_query_key: PrepareQueryKey = rotated, make_heads: MakeHeads = projected_heads,
-    **options: Any,
+    clip: float | None = None, **options: Any,
 ) -> Value:  # fmt: skip
-    """What a block's heads give, joined; `make_heads`: of queries and keys; `options`: of the op that attends."""
+    """What a block's heads give, joined; `make_heads`: of queries and keys; `clip`: a limit of all numbers of
+    queries, keys and values; `options`: of the op that attends."""
     groups, size, bias = c.num_key_value_heads, c.head_dim, c.attention_bias
-    q, k = make_heads(b, c, h, "q", c.num_attention_heads), make_heads(b, c, h, "k", groups)
+    q, k = (b.clip(make_heads(b, c, h, *made), clip) for made in (("q", c.num_attention_heads), ("k", groups)))
     q, k = prepare_query_key(b, c, q, k)
-    v = b.heads(h, "self_attn.v_proj", groups, size, bias, site="attention.value")
+    v = b.heads(h, "self_attn.v_proj", groups, size, bias, site="attention.value" if clip is None else None)
+    v = b.clip(v, clip, "attention.value")
     return b.attend(q, k, v, "self_attn", window=c.window(b.layer), dropout=c.attention_dropout, **options)
 
 

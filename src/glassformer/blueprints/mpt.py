@@ -13,11 +13,15 @@ from glassformer.ground.typecheck import brief
 from glassformer.ops.positions import alibi_slopes
 
 FIXED: Mapping[str, Any] = {  # what attention may only be
-    "attn_type": "multihead_attention", "clip_qkv": None, "prefix_lm": False, "qk_ln": False, "alibi": True,
+    "attn_type": "multihead_attention", "prefix_lm": False, "qk_ln": False, "alibi": True,
     "attn_uses_sequence_id": False,
 }  # fmt: skip
-GREATEST: Mapping[str, float] = {"attn_pdrop": 1.0, "softmax_scale": 1e4, "alibi_bias_max": 1e4}  # numbers, from 0 on
-ATTENTION: Mapping[str, Any] = {**FIXED, "attn_impl": "torch", "attn_pdrop": 0, "softmax_scale": None, "alibi_bias_max": 8}
+GREATEST: Mapping[str, float] = {  # numbers, from 0 on
+    "attn_pdrop": 1.0, "softmax_scale": 1e4, "alibi_bias_max": 1e4, "clip_qkv": 1e4,
+}  # fmt: skip
+ATTENTION: Mapping[str, Any] = {
+    **FIXED, "attn_impl": "torch", "attn_pdrop": 0, "softmax_scale": None, "alibi_bias_max": 8, "clip_qkv": None,
+}  # fmt: skip
 
 
 @dataclass(kw_only=True)
@@ -52,7 +56,7 @@ class Config(BaseConfig):
         for name, greatest in GREATEST.items():
             value = self.attn_config[name]
             a_number = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= greatest
-            if not a_number and not (value is None and name == "softmax_scale"):
+            if not a_number and not (value is None and ATTENTION[name] is None):
                 raise ConfigError(
                     f"config field 'attn_config' has {name}={brief(value)}; it must be a number from 0 to {greatest:g}."
                 )
@@ -64,6 +68,11 @@ class Config(BaseConfig):
     @property
     def scale(self) -> float:
         return float(self.attn_config["softmax_scale"] or self.head_dim**-0.5)
+
+    @property
+    def clip(self) -> float | None:
+        """A limit of the numbers of queries, keys and values."""
+        return self.attn_config["clip_qkv"] or None
 
     @property
     def slopes(self) -> tuple[float, ...]:
@@ -97,8 +106,8 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
             h = b.norm(x, "norm_1", eps, site="attention.input", how="layer", bias=False)
             fused = b.linear(h, "attn.Wqkv", 3 * width)
             q, k, v = (
-                b.fused_heads(fused, "attn", part * heads, heads, size, site=f"attention.{name}")
-                for part, name in enumerate(("query", "key", "value"))
+                b.clip(b.fused_heads(fused, "attn", part * heads, heads, size, site=None if c.clip else site), c.clip, site)
+                for part, site in enumerate(("attention.query", "attention.key", "attention.value"))
             )
             a = b.attend(q, k, v, "attn", scale=c.scale, slopes=c.slopes, dropout=c.rate)
             a = b.linear(a, "attn.out_proj", width, site="attention.update")

@@ -15,9 +15,10 @@ class Config(llama.Config):
     default_fields = {
         "vocab_size": 50304, "hidden_size": 4096, "num_hidden_layers": 32, "eos_token_id": 50279, "pad_token_id": 1,
     }  # fmt: skip
-    fixed_fields = {"mlp_bias": False, "clip_qkv": None, "rms_norm_eps": 1e-5}
+    fixed_fields = {"mlp_bias": False, "rms_norm_eps": 1e-5}
 
     rms_norm_eps: float = 1e-5  # of its layer norms
+    clip_qkv: float | None = None  # a limit of the numbers of queries, keys and values
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -35,4 +36,4 @@ FAMILY = replace(
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
-    return llama.blueprint(c, head, norm={"how": "layer", "weight": False})
+    return llama.blueprint(c, head, norm={"how": "layer", "weight": False}, clip=c.clip_qkv)

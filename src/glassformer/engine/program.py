@@ -27,7 +27,7 @@ class NormKind(IntEnum):
 
 
 class Activation(IntEnum):
-    SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2, SIGMOID, XIELU, NO_ACTIVATION, SCALE = range(11)
+    SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2, SIGMOID, XIELU, NO_ACTIVATION, SCALE, CLIP = range(12)
 
 
 class Epilogue(IntEnum):
@@ -248,7 +248,7 @@ class ProgramStep:
     kernel_size: int = 0
     vector: str | None = None  # a number for each column: a time step's bias, or a decay's rate; for each head: what of a
     # token's own value is added to its output
-    least: float = 0.0  # time steps are cut at these
+    least: float = 0.0  # time steps, and what is clipped, are cut at these
     most: float = math.inf
     state_offset: int = 0  # where its state begins among a row's
     key_size: int = 0

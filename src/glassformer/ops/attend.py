@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from glassformer.engine.program import (
     NO_KEYS,
+    Activation,
     BufferShape,
     DistanceBias,
     DistanceHeads,
@@ -29,6 +30,7 @@ from glassformer.engine.program import (
     StepKind,
 )
 from glassformer.ground.errors import ExecutorError
+from glassformer.ops.clip import Clip
 from glassformer.ops.heads import ProjectToHeads
 from glassformer.ops.module_steps import Values, path_of, step
 from glassformer.ops.norm import Norm
@@ -390,24 +392,27 @@ class HeadProjection:
     rope: Rope | None
     norm_last: bool  # whether heads are normed after RoPE
     site: str | None
+    clip: Clip | None = None  # of what is projected, before its heads are normed and turned
 
 
 def trace_projection(ops: Sequence[Op], index: int) -> HeadProjection:
     """From what attention reads back to the matmul that it comes from."""
     site, norm, rope, joint_norm = ops[index].site, None, None, None
-    norm_last = isinstance(ops[index], Norm)
+    norm_last, clip = isinstance(ops[index], Norm), None
     while not isinstance(op := ops[index], ProjectToHeads):
         if isinstance(op, Norm):
             norm = op
         elif isinstance(op, Rotate):
             rope = op.rope
+        elif isinstance(op, Clip):
+            clip = op
         index = op.inputs[0]
     if op.takes_part:
         (index,) = op.inputs
         if isinstance(joint := ops[index], Norm):
             joint_norm, (index,) = joint, joint.inputs
     matrix = op.matrix(ops[index]) if ops[index].weights else None
-    return HeadProjection(op, index, matrix, joint_norm, norm, rope, norm_last and rope is not None, site)
+    return HeadProjection(op, index, matrix, joint_norm, norm, rope, norm_last and rope is not None, site, clip)
 
 
 def project(writer: ProgramWriter, projections: Sequence[HeadProjection], width: int) -> int:
@@ -446,6 +451,9 @@ def project_qkv(
         if projection.joint_norm is not None:
             columns = {"column": column, "width": width}
             writer.emit(StepKind.NORM, input=buffer, output=buffer, norm=projection.joint_norm.ref, **columns)
+    if (clip := query.clip) is not None:  # all three are clipped alike
+        limits = {"least": -clip.limit, "most": clip.limit}
+        writer.emit(StepKind.ACTIVATE, input=buffer, output=buffer, activation=Activation.CLIP, **limits)
     if value.norm is not None:
         for head in range(kv_heads):
             columns = {"column": offsets["value_offset"] + head * size, "width": size}

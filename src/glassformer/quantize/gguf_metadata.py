@@ -59,6 +59,10 @@ def architecture_of(config: Config, name: str) -> str:
             raise InputError(f"{name}: GGUF has no place for the {part} biases of a {config.model_type} model. {ADVICE}")
     if config.model_type == "gemma4_text" and config.routed_layers:
         raise InputError(f"{name}: a {config.model_type} model with experts cannot be written as GGUF. {ADVICE}")
+    if config.model_type == "olmoe" and config.clip_qkv is not None:
+        raise InputError(
+            f"{name}: GGUF has no place for the limit of queries, keys and values of an {config.model_type} model. {ADVICE}"
+        )
     if getattr(config, "qk_layernorm", False):
         raise InputError(
             f"{name}: GGUF has no place for the norms of queries and keys of a {config.model_type} model. {ADVICE}"
@@ -145,6 +149,7 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
         metadata |= {**lengths, **_rope_scaling(rope)}
     if config.model_type == "mpt":
         metadata["attention.max_alibi_bias"] = float(config.attn_config["alibi_bias_max"])
+        metadata |= {} if config.clip is None else {"attention.clamp_kqv": float(config.clip)}
     if "attention.kv_lora_rank" in metadata:  # as older files have it, with keys and values of heads
         heads = {"attention.head_count_kv": config.num_attention_heads, "attention.key_length": config.qk_head_dim}
         metadata |= {**heads, "attention.value_length": config.v_head_dim}
@@ -180,7 +185,8 @@ def _config_value(config: Config, name: str) -> Any:
         return float(config.rope.theta)
     if name == "intermediate_size":
         return getattr(config, "inner", None) or getattr(config, name)
-    return getattr(config, name, None)
+    value = getattr(config, name, None)
+    return float(value) if name == "clip_qkv" and value is not None else value
 
 
 def _rope_scaling(rope: Rope) -> dict[str, Any]:

@@ -37,7 +37,7 @@ TINY: dict[str, dict[str, Any]] = {
     "exaone4": {**SMALL, "sliding_window": 5, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
     "cohere": {**{name: value for name, value in SMALL.items() if name != "head_dim"}, "logit_scale": 0.3},
     **dict.fromkeys(("nemotron", "apertus"), SMALL),
-    "olmo": {name: value for name, value in SMALL.items() if name != "head_dim"},
+    "olmo": {**{name: value for name, value in SMALL.items() if name != "head_dim"}, "clip_qkv": 0.2},
     "stablelm": {**{name: value for name, value in SMALL.items() if name != "head_dim"}, "partial_rotary_factor": 0.5},
     "phi": {**{name: value for name, value in SMALL.items() if name != "head_dim"}, "qk_layernorm": True},
     "ministral3": {
@@ -96,7 +96,7 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "mpt": {
         "vocab_size": 160, "d_model": 48, "n_layers": 3, "n_heads": 4, "max_seq_len": 256, "bos_token_id": 1,
-        "eos_token_id": 2, "pad_token_id": 0, "use_cache": True,
+        "eos_token_id": 2, "pad_token_id": 0, "use_cache": True, "attn_config": {"clip_qkv": 0.2},
     },
     "falcon": {**PLAIN, "new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 80},
     "biogpt": {**PLAIN, "intermediate_size": 80},
@@ -420,7 +420,7 @@ def _nemotron(draw: random.Random) -> dict[str, Any]:
 def _olmo(draw: random.Random) -> dict[str, Any]:
     config = _without_head_size(draw, attention_bias=draw.random() < 0.4)
     del config["head_dim"], config["rms_norm_eps"]
-    return config
+    return config | {"clip_qkv": draw.choice([None, 0.05, 0.3])}
 
 
 def _ministral3(draw: random.Random) -> dict[str, Any]:
@@ -519,7 +519,7 @@ def _bloom(draw: random.Random) -> dict[str, Any]:
 
 def _mpt(draw: random.Random) -> dict[str, Any]:
     heads = draw.choice([1, 2, 3, 4, 6])
-    attention = {"softmax_scale": draw.choice([None, 0.3])}
+    attention = {"softmax_scale": draw.choice([None, 0.3]), "clip_qkv": draw.choice([None, 0.05, 0.3])}
     return {
         "vocab_size": draw.randint(60, 300), "d_model": heads * draw.choice([6, 16]), "n_heads": heads,
         "n_layers": draw.randint(1, 4), "layer_norm_epsilon": draw.choice([1e-5, 1e-3]),

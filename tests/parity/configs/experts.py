@@ -28,7 +28,10 @@ TINY: dict[str, dict[str, Any]] = {
         **{name: size for name, size in SMALL.items() if name != "head_dim"}, **EXPERTS, "moe_intermediate_size": 36,
         "shared_expert_intermediate_size": 44, "mlp_only_layers": [1],
     },
-    "olmoe": {**{name: size for name, size in SMALL.items() if name != "head_dim"}, **EXPERTS, "num_experts_per_tok": 3},
+    "olmoe": {
+        **{name: size for name, size in SMALL.items() if name != "head_dim"}, **EXPERTS, "num_experts_per_tok": 3,
+        "clip_qkv": 0.7,
+    },
     "gpt_oss": {
         **SMALL, "num_local_experts": 5, "num_experts_per_tok": 2, "router_aux_loss_coef": 0.1, "sliding_window": 5,
         "swiglu_limit": 0.8,
@@ -113,7 +116,10 @@ def _qwen2_moe(draw: random.Random) -> dict[str, Any]:
 
 
 def _olmoe(draw: random.Random) -> dict[str, Any]:
-    return _experts(draw, norm_topk_prob=draw.random() < 0.5, attention_bias=draw.random() < 0.4)
+    return _experts(
+        draw, norm_topk_prob=draw.random() < 0.5, attention_bias=draw.random() < 0.4,
+        clip_qkv=draw.choice([None, 0.1, 0.8]),
+    )  # fmt: skip
 
 
 def _gpt_oss(draw: random.Random) -> dict[str, Any]:

@@ -264,10 +264,19 @@ def _bind_add(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -
 def _bind_activate(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     if step.activation is Activation.SCALE:
         return _bind_scale(step, weights)
+    if step.activation is Activation.CLIP:
+        return _bind_clip(step)
     activation = step.activation.name.lower()
     return lambda run: run.kernels.activate(
         run.buffers[step.input], activation, run.buffers[step.output], rows=_input_rows(run, step)
     )
+
+
+def _bind_clip(step: ProgramStep) -> Launch:
+    def launch(run: DevicePass) -> None:
+        run.buffers[step.output].copy_(run.buffers[step.input].clamp(step.least, step.most))
+
+    return launch
 
 
 def _bind_scale(step: ProgramStep, weights: DeviceWeights) -> Launch:

@@ -337,6 +337,8 @@ class Engine {
                 if (s.kind == ACTIVATE && s.activation == XIELU) xielu(s.activation_numbers, out, width);
                 else if (s.kind == ACTIVATE && s.activation == SCALE)
                     for (int i = 0; i < width; ++i) out[i] *= s.activation_numbers[0];
+                else if (s.kind == ACTIVATE && s.activation == CLIP)
+                    for (int i = 0; i < width; ++i) out[i] = std::clamp(out[i], s.least, s.most);
                 else if (s.kind == ACTIVATE) k.activate(s.activation, out, nullptr, width);
             }
         });

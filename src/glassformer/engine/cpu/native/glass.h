@@ -16,7 +16,7 @@ constexpr int CHUNK = 256;  // keys of one online-softmax step; fixed, so that r
 enum MatrixKind : int32_t { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, MXFP4 };  // floats in rows, packed in tiles
 enum KvDtype : int32_t { KV_F32, KV_F16, KV_BF16, KV_Q8 };                        // of cached keys and values
 enum NormKind : int32_t { NO_NORM, RMS_NORM, LAYER_NORM, L2_NORM };
-enum Activation : int32_t { SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2, SIGMOID, XIELU, NO_ACTIVATION, SCALE };
+enum Activation : int32_t { SILU, GELU, GELU_TANH, RELU, TANH, QUICK_GELU, RELU2, SIGMOID, XIELU, NO_ACTIVATION, SCALE, CLIP };
 enum Epilogue : int32_t { EPILOGUE_NONE, EPILOGUE_ADD, EPILOGUE_ACTIVATE, EPILOGUE_GATE };  // what a matmul is fused with
 enum TokenScope : int32_t {  // which tokens a step computes
     ALL_TOKENS,
@@ -121,7 +121,7 @@ struct Step {
     const float* kernel;        // of a convolution: (kernel_size, width), oldest first
     const float* kernel_bias;   // (width); may be null
     const float* vector;        // (width): of time steps and decays; (heads): how much of its own value a token's output has
-    float least, most;          // of a time step
+    float least, most;          // of a time step, or of what is clipped
     int32_t kernel_size;
     int32_t state_offset;       // where a step's state begins among all that a row keeps
     int32_t key_size, delta;    // of a state, (heads, key_size, head_size); delta: what it has for a key is taken from the value
