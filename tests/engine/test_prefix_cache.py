@@ -132,6 +132,50 @@ def test_rows_with_states_begin_at_snapshots(name: str, recurrent: Subject) -> N
     assert keeping.reused_tokens > 25
 
 
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_rows_with_states_begin_before_the_end_of_a_prompt(name: str, recurrent: Subject) -> None:
+    """The same prompt again, and a next turn that parts from it where the answer begins."""
+    subject = recurrent.with_executor(name)
+    keeping, draw = PrefixCache(subject.executor(), rows=8), random.Random(1)
+    prompt = [draw.randrange(3, 90) for _ in range(60)]
+    forgetting = subject.executor()
+    for ids, reused in ((prompt, 0), (prompt, 44), ([*prompt[:-5], *range(3, 40)], 44), ([*prompt[:40], 7], 0)):
+        before, expected = keeping.reused_tokens, scores_after(forgetting, ids)
+        assert np.allclose(scores_after(keeping, ids, more=2), expected, rtol=0, atol=0 if name == "cpu" else 1e-4)
+        assert keeping.reused_tokens - before == reused
+
+
+def test_a_prompt_s_snapshot_outlives_a_long_answer(recurrent: Subject) -> None:
+    executor = recurrent.cpu()
+    executor._spacing = 40
+    keeping, prompt = PrefixCache(executor), [*range(3, 63)]
+    scores_after(keeping, prompt, more=100)
+    scores_after(keeping, prompt)
+    assert keeping.reused_tokens == 44
+
+
+def test_a_row_is_as_long_as_before_a_prompt_s_second_pass_fails(
+    recurrent: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor, prompt = recurrent.cpu(), [*range(3, 63)]
+    keeping, run = PrefixCache(executor), executor.run
+    row = keeping.open()
+    keeping.run([Feed(row, [3, 4])])
+
+    def fail(feeds: Sequence[Feed]) -> Sequence[Logits]:
+        if feeds[0].want is Want.LAST:
+            raise ExecutorError("the pass fails")
+        return run(feeds)
+
+    monkeypatch.setattr(executor, "run", fail)
+    with pytest.raises(ExecutorError):
+        keeping.run([Feed(row, prompt)])
+    monkeypatch.undo()
+    assert row.length == 2
+    (scores,) = keeping.run([Feed(row, prompt)])
+    assert np.array_equal(scores.host(), scores_after(recurrent.cpu(), [3, 4, *prompt]))
+
+
 def test_states_count_as_tokens(recurrent: Subject) -> None:
     """So that kept rows take no more memory than they may."""
     executor = recurrent.cpu()

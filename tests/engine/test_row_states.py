@@ -12,7 +12,7 @@ import pytest
 
 from glassformer.engine.cpu.library import levels
 from glassformer.engine.protocol import Feed, Want
-from glassformer.engine.row_states import MERGED, SPACING, RowState
+from glassformer.engine.row_states import MERGED, MOST_SNAPSHOTS, SPACING, RowState
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import ExecutorError, InputError, SiteError
 from tests.engine.executors import Subject, write_checkpoint
@@ -217,6 +217,18 @@ def test_levels_agree(checkpoint: Subject, level: str) -> None:
     ids = ids_of(70)
     found, expected = (scores(one, one.open(), ids, Want.ALL) for one in (checkpoint.cpu(level=level), checkpoint.plain()))
     assert np.allclose(found, expected, atol=1e-4)
+
+
+def test_a_prompt_s_snapshot_stays() -> None:
+    state = RowState(memory=np.zeros(1))
+    for length in range(10, 4000, 10):
+        state.length = length
+        state.keep(prompt=length in (50, 70))
+        assert len(state.snapshots) <= MOST_SNAPSHOTS
+    lengths = [snapshot.length for snapshot in state.snapshots]
+    assert lengths == sorted(lengths)
+    assert lengths[0] == 70
+    assert lengths[-1] == 3990
 
 
 def test_snapshots_thin_out_with_age() -> None:

@@ -5,6 +5,10 @@ instructions; so only the new tokens go through the model. Drivers open and clos
 latest of them, and a new row begins with the longest prefix that any row has, an open one too. Rows that lie in pages
 share them.
 
+Where a row keeps a state, which cannot be cut at a position, a prompt's last tokens are read in a pass of their own: the row
+has a snapshot before them. So the same prompt begins there again, and so does the next turn of a conversation, whose text
+parts from this one's where the answer begins.
+
 Who is answered sooner, or is told how much was cached, learns what others have read. So a row has a salt, whatever says
 whose it is, and shares its beginning with rows of the same salt alone.
 """
@@ -35,6 +39,7 @@ from glassformer.engine.protocol import (
     Row,
     Want,
 )  # fmt: skip
+from glassformer.engine.row_states import MERGED
 from glassformer.ground.ownership import ForkSafeLock, NotCopied
 
 
@@ -86,7 +91,7 @@ class PrefixCache(NotCopied):
         before = [row.reusable for row in rows]
         for row in rows:
             row.reusable = False  # in case the pass fails half-way
-        logits = self.executor.run(
+        logits = self._run_inner(
             [
                 Feed(self._inner(row), feed.ids, feed.want, feed.parents, feed.watch, None, feed.begin, feed.text_length)
                 for feed, row in zip(new, rows, strict=True)
@@ -103,6 +108,32 @@ class PrefixCache(NotCopied):
             if len(feed.ids) >= BLOCK and feed.want is not Want.ALL:
                 self._add_to_index(row)
         return logits
+
+    def _run_inner(self, feeds: Sequence[Feed]) -> Sequence[Logits]:
+        """Feeds of the executor's rows; prompts of rows that keep a state in two passes."""
+        tail = max(MERGED, self._min_prefill_tokens)
+        cut = [
+            index
+            for index, feed in enumerate(feeds)
+            if self._tokens_per_row and feed.want is Want.LAST and feed.watch is None and feed.parents is None
+            and feed.begin is None and len(feed.ids) > 2 * tail
+        ]  # fmt: skip
+        if not cut:
+            return self.executor.run(feeds)
+        lengths = [feeds[index].row.length for index in cut]
+        parts = list(feeds)
+        for index, start in zip(cut, lengths, strict=True):
+            feed = feeds[index]
+            parts[index] = replace(feed, text_length=max(feed.text_length, start + len(feed.ids)))
+        self.executor.run([replace(parts[index], ids=parts[index].ids[:-tail], want=Want.NONE) for index in cut])
+        for index in cut:
+            parts[index] = replace(parts[index], ids=parts[index].ids[-tail:])
+        try:
+            return self.executor.run(parts)
+        except BaseException:  # a pass that fails leaves rows as long as they were
+            for index, start in zip(cut, lengths, strict=True):
+                self.executor.rewind(feeds[index].row, start)
+            raise
 
     @property
     def capabilities(self) -> Capabilities:

@@ -27,7 +27,7 @@ from glassformer.ops.recur import Recur
 
 SPACING = 256  # tokens between the snapshots of a long text, unless an executor says otherwise
 MOST_SNAPSHOTS = 6  # of a row: the latest ones
-MERGED = 16  # tokens at most that are read again in one pass with a draft: no snapshot of what is between can be taken
+MERGED = 16  # tokens at most that are read again in one pass with a draft, and so few that no prompt's end needs a snapshot
 
 
 class Snapshot(NamedTuple):
@@ -43,14 +43,18 @@ class RowState:
     length: int | None = 0  # of the text that it belongs to; None: a pass is under way, or has failed
     owned: bool = True  # whether no snapshot and no other row has the same memory
     snapshots: list[Snapshot] = field(default_factory=list)  # oldest first
+    prompt: int = 0  # where the latest snapshot in a prompt was taken
 
-    def keep(self) -> None:
-        """Take a snapshot, and drop older ones so that the gaps between them double."""
+    def keep(self, prompt: bool = False) -> None:
+        """Take a snapshot, and drop older ones so that the gaps between them double; the latest in a prompt stays."""
+        self.prompt = self.length or 0 if prompt else self.prompt
         if not self.length or (self.snapshots and self.snapshots[-1].length == self.length):
             return
         newest_first, kept = [Snapshot(self.length, self.memory), *reversed(self.snapshots)], list[Snapshot]()
         for snapshot in newest_first:
-            if not kept or self.length - snapshot.length >= 2 * (self.length - kept[-1].length):
+            stays = not kept or snapshot.length == self.prompt
+            if stays or self.length - snapshot.length >= 2 * (self.length - kept[-1].length):
+                kept = kept[: MOST_SNAPSHOTS - 1] if stays else kept
                 kept.append(snapshot)
         self.snapshots, self.owned = kept[MOST_SNAPSHOTS - 1 :: -1], False
 
@@ -75,7 +79,7 @@ class RowState:
     def fork(self, length: int) -> RowState:
         """Of a row with the first `length` tokens."""
         self.owned = False
-        forked = RowState(self.memory, self.length, False, list(self.snapshots))
+        forked = RowState(self.memory, self.length, False, list(self.snapshots), self.prompt)
         forked.go_back(length)
         return forked
 
@@ -186,7 +190,10 @@ class StatefulRows(RereadRows):
             results = self._run_feeds([feed for feed, _ in now], [row for _, row in now])
             for feed, row in now:
                 row.state.length = row.length
-                if (len(feed.ids) > 1 and not _is_draft(feed)) or row.length - row.state.last_kept >= self._spacing:
+                unkept, prompt = row.length - row.state.last_kept, len(feed.ids) > 1 and not _is_draft(feed)
+                if prompt and (feed.want is Want.NONE or unkept > MERGED):
+                    row.state.keep(prompt=True)
+                elif unkept >= self._spacing:
                     row.state.keep()
         return results
 
