@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,7 @@ def kept_in_buffers(model: Any) -> int:
 
 def in_checkpoint(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
     """A reference model's tensors, or what belongs to each, under the names of its files: there, experts are not stacked."""
-    names = dict.fromkeys(("mixtral", "minimax_m2", "lfm2_moe"), ("w1", "w3", "w2")).get(
+    names = dict.fromkeys(("mixtral", "minimax_m2", "lfm2_moe", "kimi_linear"), ("w1", "w3", "w2")).get(
         model.config.model_type, ("gate_proj", "up_proj", "down_proj")
     )
     stored: dict[str, Any] = {}
@@ -162,7 +163,12 @@ def in_checkpoint(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
         if model.config.model_type == "roformer" and name.endswith("embed_positions.weight"):
             continue  # RoPE's table, which follows from the config
         if names[0] == "w1" and model.config.model_type != "lfm2_moe":
-            name = name.replace(".mlp.", ".block_sparse_moe.")
+            name = re.sub(r"\.mlp\.(?!(gate|up|down)_proj\.)", ".block_sparse_moe.", name)
+        if model.config.model_type == "kimi_linear":
+            name = name.replace(".forget_gate.", ".")
+            if ".conv1d." in name:
+                stored |= {name.replace("conv1d", f"{which}_conv1d"): part for which, part in zip("qkv", value.chunk(3))}
+                continue
         if model.config.model_type.startswith("granitemoe"):
             name = name.replace("moe.router.weight", "moe.router.layer.weight")
         stem, _, last = name.rpartition(".experts.")

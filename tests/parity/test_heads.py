@@ -199,7 +199,7 @@ FEW: dict[str, dict[str, int]] = {  # blocks, so that every site of them can be 
     **dict.fromkeys(
         ("gemma3_text", "olmo3", "cohere2", "gpt_neo", "exaone4", "gemma4_text", "glm4_moe_lite", "embedding_gemma"), LISTED
     ),
-    **dict.fromkeys(("lfm2", "lfm2_moe", "olmo_hybrid", "llama4_text"), LISTED),
+    **dict.fromkeys(("lfm2", "lfm2_moe", "olmo_hybrid", "llama4_text", "kimi_linear"), LISTED),
 }  # fmt: skip
 
 

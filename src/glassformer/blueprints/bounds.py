@@ -56,7 +56,7 @@ BOUNDS: Mapping[str, Bounds] = {  # of every number in any family's config
             "vocab_size", "hidden_size", "intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "num_attention_heads",
             "encoder_attention_heads", "type_vocab_size", "embedding_size", "moe_intermediate_size",
             "intermediate_size_mlp", "shared_expert_intermediate_size", "linear_key_head_dim", "linear_value_head_dim",
-            "linear_num_key_heads", "linear_num_value_heads",
+            "linear_num_key_heads", "linear_num_value_heads", "linear_head_dim", "linear_num_heads",
         ),
         SIZE,
     ),

@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from glassformer.blueprints import deepseek_v3, llama, mla
+from glassformer.blueprints import deepseek_v3, llama, mla, routed
 from glassformer.blueprints.blueprint import Blueprint, Head
-from glassformer.ground.errors import ConfigError
-
-KINDS = ("dense", "sparse")
 
 
 @dataclass(kw_only=True)
-class Config(deepseek_v3.Config):
+class Config(deepseek_v3.Config, routed.ListedConfig):
     model_type = "glm4_moe_lite"
     title = "GLM-4.7 Flash"
     default_fields = {
@@ -35,28 +32,11 @@ class Config(deepseek_v3.Config):
     topk_group: int | None = 1
     routed_scaling_factor: float = 1.8
     first_k_dense_replace: int = 1
-    mlp_layer_types: list[str] | None = None  # None: the first ones are dense
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        layers, first = self.num_hidden_layers, min(self.first_k_dense_replace, self.num_hidden_layers)
-        if self.mlp_layer_types is None:
-            object.__setattr__(self, "mlp_layer_types", ["dense"] * first + ["sparse"] * (layers - first))
-        kinds = self.mlp_layer_types or []
-        if len(kinds) != layers or not set(kinds) <= set(KINDS):
-            raise ConfigError(
-                f"config field 'mlp_layer_types' has to say of each of the {layers} layers whether it is 'dense' or "
-                "'sparse'."
-            )
 
     @property
     def draft_fields(self) -> Mapping[str, Any]:
         """A head has experts."""
         return {"first_k_dense_replace": 0, "mlp_layer_types": ["sparse"]}
-
-    @property
-    def routed_layers(self) -> tuple[int, ...]:
-        return tuple(layer for layer, kind in enumerate(self.mlp_layer_types or ()) if kind == "sparse")
 
 
 FAMILY = replace(llama.FAMILY, name="Glm4MoeLite", heads=("causal",), modules=mla.FAMILY_MODULES)

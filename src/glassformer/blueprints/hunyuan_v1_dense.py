@@ -26,7 +26,7 @@ class Config(llama.Config):
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
         """Its files say how far RoPE's base is raised by another number than others: `alpha`."""
         name = "rope_scaling" if raw.get("rope_scaling") else "rope_parameters"
-        rope = layer_types.rope_object(raw.get(name), name)
+        rope = layer_types.object_field(raw.get(name), name)
         prepared = super().prepare({**raw, name: {**rope, "rope_type": "default"}} if "alpha" in rope else raw)
         if rope.get("alpha") and rope.get("rope_type", rope.get("type")) == "dynamic":
             config = cls.read({**raw, name: None})  # to know how large a head is

@@ -64,8 +64,8 @@ class Config(TwoKindsConfig):
         return self.sliding_window if self.is_local(layer) else None
 
 
-def rope_object(value: Any, name: str) -> Mapping[str, Any]:
-    """A field that describes RoPE, refused if it is no object; empty where a file has none."""
+def object_field(value: Any, name: str) -> Mapping[str, Any]:
+    """A field that has fields of its own, refused if it is no object; empty where a file has none."""
     if not isinstance(value or {}, Mapping):
         raise ConfigError(f"config field {name!r} is {brief(value)}; it must be an object.")
     return value or {}
@@ -82,9 +82,9 @@ class TwoRopesConfig(Config):
     @classmethod
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
         local_theta = raw.pop("rope_local_base_freq", cls.local_theta)
-        ropes, scaling = (rope_object(raw.pop(name, None), name) for name in ("rope_parameters", "rope_scaling"))
+        ropes, scaling = (object_field(raw.pop(name, None), name) for name in ("rope_parameters", "rope_scaling"))
         nested = FULL in ropes or SLIDING in ropes  # what stands flat beside them is not read
-        full = rope_object(ropes.get(FULL), FULL) if nested else ropes
+        full = object_field(ropes.get(FULL), FULL) if nested else ropes
         local = Rope.read({**raw, "rope_parameters": ropes.get(SLIDING), "rope_theta": local_theta})
         return super().prepare({**raw, "rope_parameters": {**full, **scaling}}) | {"local_rope": local}
 

@@ -36,7 +36,7 @@ class Config(mistral.Config):
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
         """Its files say among RoPE's settings how scores are scaled."""
         name = "rope_scaling" if raw.get("rope_scaling") else "rope_parameters"
-        rope = layer_types.rope_object(raw.get(name), name) or cls.default_rope
+        rope = layer_types.object_field(raw.get(name), name) or cls.default_rope
         prepared = super().prepare(raw)
         if rope.get(BETA):
             prepared["position_scale"] = PositionScale(number(rope[BETA], BETA), int(number(rope.get(TRAINED), TRAINED)))

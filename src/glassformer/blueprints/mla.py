@@ -62,8 +62,8 @@ FAMILY_MODULES: Mapping[str, str] = {
 }
 
 
-def attention(b: Builder, c: Config, h: Value, *_: Any, **options: Any) -> Value:
-    """What a block's heads give, joined."""
+def attention(b: Builder, c: Config, h: Value, *_: Any, rotates: bool = True) -> Value:
+    """What a block's heads give, joined; `rotates`: whether a part of queries and keys has RoPE."""
     own, rank, turned, rope = "self_attn", c.kv_lora_rank, c.qk_rope_head_dim, c.rope
     untouched, heads = c.qk_nope_head_dim, c.num_attention_heads
     part = partial(b.head_columns, module=own)
@@ -72,11 +72,15 @@ def attention(b: Builder, c: Config, h: Value, *_: Any, **options: Any) -> Value
     else:
         q = b.linear(h, f"{own}.q_a_proj", c.q_lora_rank, c.attention_bias)
         q = b.heads(b.norm(q, f"{own}.q_a_layernorm", LATENT_EPS), f"{own}.q_b_proj", heads, c.qk_head_dim)
-    turned_query = b.rotate(part(q, first=untouched, size=turned), own, rope)
-    query = b.join_heads((part(q, first=0, size=untouched), turned_query), own, "attention.query")
+    if rotates:
+        turned_query = b.rotate(part(q, first=untouched, size=turned), own, rope)
+        query = b.join_heads((part(q, first=0, size=untouched), turned_query), own, "attention.query")
+    else:
+        query = b.identity(q, "attention.query")
     kv = b.linear(h, f"{own}.kv_a_proj_with_mqa", rank + turned, c.attention_bias)
     latent = b.norm(part(kv, first=0, size=rank), f"{own}.kv_a_layernorm", LATENT_EPS, site="attention.latent")
-    shared = b.rotate(part(kv, first=rank, size=turned), own, rope, site="attention.shared_key")
+    shared = part(kv, first=rank, size=turned, site=None if rotates else "attention.shared_key")
+    shared = b.rotate(shared, own, rope, site="attention.shared_key") if rotates else shared
     expanded = b.expand(latent, f"{own}.kv_b_proj", heads, untouched + c.v_head_dim)
     key = b.join_heads((part(expanded, first=0, size=untouched), shared), own, "attention.key")
     value = part(expanded, first=untouched, size=c.v_head_dim, site="attention.value")

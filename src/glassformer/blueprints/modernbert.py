@@ -9,7 +9,7 @@ from typing import Any
 
 from glassformer.blueprints import config as shared
 from glassformer.blueprints.blueprint import Blueprint, Builder, Family, Head, Value
-from glassformer.blueprints.layer_types import rope_object
+from glassformer.blueprints.layer_types import object_field
 from glassformer.ground.errors import ConfigError
 from glassformer.ground.typecheck import brief
 from glassformer.ops.rope import Rope
@@ -51,7 +51,7 @@ class ModernBertBlocksConfig(shared.Config):
 
     @classmethod
     def prepare(cls, raw: dict[str, Any]) -> dict[str, Any]:
-        ropes, scaling = (rope_object(raw.pop(name, None), name) for name in ("rope_parameters", "rope_scaling"))
+        ropes, scaling = (object_field(raw.pop(name, None), name) for name in ("rope_parameters", "rope_scaling"))
         longest = raw.get("max_position_embeddings", 8192)
         thetas = {
             "full_attention": raw.pop("global_rope_theta", 160_000.0),
@@ -60,7 +60,7 @@ class ModernBertBlocksConfig(shared.Config):
         read = {
             KINDS[kind]: Rope.read(
                 {
-                    "rope_parameters": {**rope_object(ropes.get(kind), kind), **scaling}, "rope_theta": theta,
+                    "rope_parameters": {**object_field(ropes.get(kind), kind), **scaling}, "rope_theta": theta,
                     "max_position_embeddings": longest,
                 }
             )

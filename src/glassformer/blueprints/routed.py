@@ -10,6 +10,7 @@ from glassformer.blueprints.blueprint import Builder, Value
 from glassformer.ground.errors import ConfigError
 
 PROJECTIONS = ("gate_proj", "up_proj", "down_proj")  # of an expert
+KINDS = ("dense", "sparse")  # of MLPs, in a list of what layers have
 
 
 @dataclass(kw_only=True)
@@ -89,6 +90,29 @@ class GroupedConfig(GroupsConfig):
         return tuple(range(self.first_k_dense_replace, self.num_hidden_layers))
 
 
+@dataclass(kw_only=True)
+class ListedConfig(GroupedConfig):
+    """Or a list says which layers have experts. A mixin, put after the family's own."""
+
+    mlp_layer_types: list[str] | None = None  # None: the first ones are dense
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        layers, first = self.num_hidden_layers, min(self.first_k_dense_replace, self.num_hidden_layers)
+        if self.mlp_layer_types is None:
+            object.__setattr__(self, "mlp_layer_types", ["dense"] * first + ["sparse"] * (layers - first))
+        kinds = self.mlp_layer_types or []
+        if len(kinds) != layers or not set(kinds) <= set(KINDS):
+            raise ConfigError(
+                f"config field 'mlp_layer_types' has to say of each of the {layers} layers whether it is 'dense' or "
+                "'sparse'."
+            )
+
+    @property
+    def routed_layers(self) -> tuple[int, ...]:
+        return tuple(layer for layer, kind in enumerate(self.mlp_layer_types or ()) if kind == "sparse")
+
+
 GROUPED_MODULES = {
     "mlp[experts]": "MoE gate experts shared_experts",
     "experts.*": "MLP gate_proj up_proj down_proj",
@@ -108,19 +132,22 @@ def grouped_mlp(b: Builder, c: Any, x: Value, **routing: Any) -> Value:
 def routed_mlp(
     b: Builder, c: Any, x: Value, module: str = "mlp", router: str = "gate", names: tuple[str, str, str] = PROJECTIONS,
     bias: bool = False, activation: str | None = None, limit: float | None = None, offset: float = 0.0, shared: str = "",
-    shared_size: int = 0, shared_gate: str = "", shares_inputs: bool = False, site: str | None = "mlp.update",
-    scaled: bool = False, **routing: Any,
+    shared_size: int = 0, shared_gate: str = "", shared_names: tuple[str, str, str] | None = None,
+    shares_inputs: bool = False, site: str | None = "mlp.update", scaled: bool = False, **routing: Any,
 ) -> Value:  # fmt: skip
     """The update of an MLP whose experts are `module.experts.0`, `module.experts.1`, …; `names`: of their projections.
 
-    `shared`: an expert of `shared_size` neurons that every token goes to, with the share 1, or the sigmoid of `shared_gate`.
+    `shared`: an expert of `shared_size` neurons that every token goes to, with the share 1, or the sigmoid of `shared_gate`;
+    `shared_names`: of its projections, where they have others.
     `shares_inputs`: an expert gets a token times its share. `scaled`: the shares have a factor that is none of the experts'.
     `routing`: how experts are chosen and weighed (`build_route`).
     """
     gate, up, down = names
     experts = [f"{module}.experts.{index}." for index in range(c.num_experts)]
     chosen, activation = c.num_experts_per_tok, activation or c.hidden_act
-    common = shared_update(b, c, x, f"{module}.{shared}", names, shared_size, activation, bias) if shared_size else None
+    common = None
+    if shared_size:
+        common = shared_update(b, c, x, f"{module}.{shared}", shared_names or names, shared_size, activation, bias)
     if common is not None and shared_gate:
         share = b.linear(x, f"{module}.{shared_gate}", 1)
         common = b.gated(share, common, "sigmoid", module)

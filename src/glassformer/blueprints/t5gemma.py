@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from glassformer.blueprints import gemma2, llama
 from glassformer.blueprints.blueprint import Blueprint, Builder, Family, Head, Value
-from glassformer.blueprints.layer_types import rope_object
+from glassformer.blueprints.layer_types import object_field
 from glassformer.ops.rope import Rope
 
 WHOLE = (  # fields of files that are of both stacks; the others are the decoder's
@@ -21,7 +21,7 @@ IMPLIED = ("model_type", "is_decoder", "cross_attention_hidden_size", "dropout_r
 
 def stack_fields(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The fields of a stack, with Gemma 2's where a file leaves them out."""
-    stated = {key: value for key, value in rope_object(raw.get(name), name).items() if key not in IMPLIED}
+    stated = {key: value for key, value in object_field(raw.get(name), name).items() if key not in IMPLIED}
     rates = {key: raw[key] for key in ("attention_dropout",) if key in raw}
     return {**gemma2.Config.default_fields, **stated, **rates}
 

@@ -34,6 +34,9 @@ TABLES: Mapping[str, PublishedNames] = {
         {r"\.attention_layer_norm\.": ".input_layernorm.", r"\.feedforward_layer_norm\.": ".post_attention_layernorm."},
         joined={"linear_attn.conv1d.": tuple(f"linear_attn.{name}_conv1d." for name in "qkv")},
     ),
+    "kimi_linear": PublishedNames(  # transformers writes an MLP without experts as one with them
+        {r"\.block_sparse_moe\.((?:gate|up|down)_proj\.)": r".mlp.\1"}
+    ),
     "nomic_bert": PublishedNames(
         {
             r"^bert\.": "", r"\bencoder\.layers\.": "layers.", r"\bemb_ln\.": "embeddings.LayerNorm.",

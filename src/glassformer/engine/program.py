@@ -248,6 +248,7 @@ class ProgramStep:
     kernel_size: int = 0
     vector: str | None = None  # a number for each column: a time step's bias, or a decay's rate; for each head: what of a
     # token's own value is added to its output
+    vector_repeats: int = 1  # how many columns each of its numbers is for
     least: float = 0.0  # time steps, and what is clipped, are cut at these
     most: float = math.inf
     state_offset: int = 0  # where its state begins among a row's

@@ -39,10 +39,11 @@ SELF_ATTENTION: Mapping[str, tuple[str, ...]] = {
     "attention.input": STREAM,  # the normed stream
     "attention.query": HEADS,  # after head norms and RoPE
     "attention.latent": HEADS,  # of latent attention: what all heads' keys and values are made of, as the cache receives it
-    "attention.shared_key": HEADS,  # the part of all heads' keys that RoPE turns, as the cache receives it
+    "attention.shared_key": HEADS,  # the part that is in all heads' keys, after RoPE, as the cache receives it
     "attention.key": HEADS,  # of this pass's tokens, as the cache receives them
     "attention.value": HEADS,
     "attention.decay": ("batch", "length", "heads"),  # of a recurrent layer: what of its state each token keeps
+    "attention.row_decay": ("batch", "length", "inner"),  # the same, where each row of a head's state has its own
     "attention.write": ("batch", "length", "heads"),  # how strongly each token is written to it
     "attention.pattern": ("batch", "heads", "length", "keys"),  # sums to one, less a sink's part; of a state: to anything
     "attention.state_norm": ("batch", "length", "heads"),  # how long the state's numbers are, as a vector, after each token

@@ -5,7 +5,8 @@ join_heads     heads side by side; one that is alone is beside all of them
 expand         a latent → heads of a product
 attend_latent  attention that remembers latents, and the part of the keys that all heads share
 
-What is remembered of a token is its latent c and the part of its key that RoPE turns, r. A head's key is (K·c, r) and its
+What is remembered of a token is its latent c and the part of its key that all heads share, r, which RoPE turns if there are
+positions. A head's key is (K·c, r) and its
 value V·c, so its scores are (Kᵀ·q, q′) · (c, r), and its output V · Σ pattern · c: with K and V absorbed into queries and
 outputs, all heads attend to the latents themselves. Engines compute every token so; PyTorch those that look at remembered
 ones.
@@ -183,14 +184,16 @@ class AttendLatent(Attend):
         query, key, value, latent, shared = (ops[source] for source in self.inputs)
         (heads, size), (_, own) = query.head_shape, value.head_shape
         rank, turned = latent.width, shared.width
-        rotated, expanded = ops[query.inputs[1]], ops[value.inputs[0]]
-        assert isinstance(rotated, Rotate)
+        expanded = ops[value.inputs[0]]
         assert isinstance(expanded, ExpandLatent)
-        rope, untouched, place = rope_index(writer, rotated.rope, turned), size - turned, writer.kv_place(index)
+        untouched, place = size - turned, writer.kv_place(index)
+        turn: dict[str, Any] | None = None
+        if isinstance(shared, Rotate):
+            turn = {"kv_heads": 1, "key_offset": NO_KEYS, "rope": rope_index(writer, shared.rope, turned)}
 
         queries = project(writer, [trace_projection(ops, self.inputs[0])], heads * size)
-        turn = {"kv_heads": 1, "key_offset": NO_KEYS, "rope": rope}
-        writer.emit(StepKind.ROPE, input=queries, heads=heads, head_size=size, query_offset=untouched, **turn)
+        if turn is not None:
+            writer.emit(StepKind.ROPE, input=queries, heads=heads, head_size=size, query_offset=untouched, **turn)
         writer.expose(query.site, SiteLocation(queries, 0, heads * size, heads))
 
         latents = self._lower_latents(writer, latent, shared, turn, place)
@@ -221,14 +224,16 @@ class AttendLatent(Attend):
         writer.set_result(index, joined)
 
     def _lower_latents(
-        self, writer: ProgramWriter, latent: Op, shared: Op, turn: Mapping[str, Any], place: Mapping[str, int]
+        self, writer: ProgramWriter, latent: Op, shared: Op, turn: Mapping[str, Any] | None, place: Mapping[str, int]
     ) -> int:
-        """The latents and what RoPE turns, in the buffer of their projection; stored in the cache."""
+        """The latents and what all heads share, in the buffer of their projection; stored in the cache. `turn`: of RoPE's
+        step, where there is one."""
         assert isinstance(latent, Norm)
         rank, turned = latent.width, shared.width
         buffer = writer.buffer_of[writer.ops[latent.inputs[0]].inputs[0]]
         writer.emit(StepKind.NORM, input=buffer, output=buffer, norm=latent.ref, column=0, width=rank)
-        writer.emit(StepKind.ROPE, input=buffer, heads=1, head_size=turned, query_offset=rank, **turn)
+        if turn is not None:
+            writer.emit(StepKind.ROPE, input=buffer, heads=1, head_size=turned, query_offset=rank, **turn)
         writer.expose(latent.site, SiteLocation(buffer, 0, rank, 1))
         writer.expose(shared.site, SiteLocation(buffer, rank, turned, 1))
         shape = {**place, "kv_heads": 1, "head_size": rank + turned, "latent": rank}

@@ -1,4 +1,5 @@
-"""time_step: softplus(x + bias), cut at limits; decay: exp(−exp(rate) · step). A number for each head of a recurrent layer.
+"""time_step: softplus(x + bias), cut at limits; decay: exp(−exp(rate) · step). A number for each head of a recurrent layer,
+or for each row of its state, of which those of one head may have one rate.
 
 Options of time_step: least, most.
 """
@@ -29,13 +30,19 @@ class HeadNumbers(Op):
     def module_label(self) -> str:
         return self.weights[0].name.rpartition(".")[2]
 
+    @property
+    def repeats(self) -> int:
+        """How many columns each number of its weight is for."""
+        return self.width // math.prod(self.weights[0].shape)
+
     def stored(self, token: TokenContext) -> Array:
-        return stored_weight(token.weights, self.weights[0])
+        return np.repeat(stored_weight(token.weights, self.weights[0]).reshape(-1), self.repeats)
 
     def _lower(self, writer: ProgramWriter, index: int, kind: StepKind, **fields: Any) -> None:
         buffer = writer.allocate(self.width)
         source = writer.buffer_of[self.inputs[0]]
-        writer.emit(kind, input=source, output=buffer, vector=self.weights[0].name, width=self.width, **fields)
+        vector = {"vector": self.weights[0].name, "vector_repeats": self.repeats}
+        writer.emit(kind, input=source, output=buffer, width=self.width, **vector, **fields)
         writer.set_result(index, buffer)
 
 
@@ -83,12 +90,13 @@ class Decay(HeadNumbers):
 
     def explain(self, e: ArithmeticDraft, index: int) -> None:
         made = e.explain(self.inputs[0], index)
-        rate = e.step("rate", f"exp({self.weights[0].name}[{index}])", np.exp(self.stored(e.token(self))[index]))
+        name = f"{self.weights[0].name}[{index // self.repeats}]"
+        rate = e.step("rate", f"exp({name})", np.exp(self.stored(e.token(self))[index]))
         e.step("decay", "exp(−rate × time step): what is kept of the state", np.exp(-rate * made))
 
     def write_modules(self, derivation: Any, index: int) -> None:
         derivation.vector(self.weights[0], 0.0)
-        derivation.add(index, path_of(self.module), step(decay, path_of(self.weights[0].name)[-1]))
+        derivation.add(index, path_of(self.module), step(decay, path_of(self.weights[0].name)[-1], self.repeats))
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
         self._lower(writer, index, StepKind.DECAY)
@@ -103,8 +111,10 @@ def soft_step(name: str, least: float, most: float, read: int, write: int, m: An
     values[write] = made if (least, most) == (0, math.inf) else made.clamp(least, most)
 
 
-def decay(name: str, read: int, write: int, m: Any, values: Values, p: Any) -> None:
-    values[write] = (-getattr(m, name).to(values[read].dtype).exp() * values[read]).exp()
+def decay(name: str, repeats: int, read: int, write: int, m: Any, values: Values, p: Any) -> None:
+    rate = getattr(m, name).to(values[read].dtype).exp()
+    rate = rate if repeats == 1 else rate.flatten().repeat_interleave(repeats)
+    values[write] = (-rate * values[read]).exp()
 
 
 def build_time_step(
@@ -115,6 +125,8 @@ def build_time_step(
     return b.record(TimeStep, module, (x,), x.shape, site, {bias: (integer(x.width),)}, least=least, most=most)
 
 
-def build_decay(b: Recorder, x: Value, rate: str, site: str = "attention.decay") -> Value:
-    """What each head's state keeps of itself over a time step x; `rate`: the name of its logarithm."""
-    return b.record(Decay, rate.rpartition(".")[0], (x,), x.shape, site, {rate: (integer(x.width),)})
+def build_decay(b: Recorder, x: Value, rate: str, site: str = "attention.decay", heads: int = 0) -> Value:
+    """What each head's state keeps of itself over a time step x; `rate`: the name of its logarithm; `heads`: that have one
+    for all rows of a state, whose time steps lie side by side."""
+    shape = (1, 1, heads, 1) if heads else (integer(x.width),)  # as files have it
+    return b.record(Decay, rate.rpartition(".")[0], (x,), x.shape, site, {rate: shape})

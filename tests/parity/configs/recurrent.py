@@ -63,7 +63,15 @@ MULTIPLIERS: dict[str, Any] = {
     "ssm_multipliers": [0.7, 0.5, 0.35, 1.2, 0.8], "mlp_multipliers": [0.88, 0.5],
 }  # fmt: skip
 TINY["falcon_h1"] = {**HYBRID, **MAMBA, **MULTIPLIERS, "mamba_d_ssm": 48}
-EXPERTS += ("lfm2_moe", "nemotron_h", "granitemoehybrid")
+TINY["kimi_linear"] = {
+    **{name: value for name, value in SMALL.items() if name != "head_dim"}, "num_key_value_heads": 4,
+    "kv_lora_rank": 24, "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 14, "linear_head_dim": 8,
+    "linear_num_heads": 3, "linear_conv_kernel_dim": 4, "num_local_experts": 6, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 36, "n_shared_experts": 2, "n_group": 3, "topk_group": 2,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "mlp_layer_types": ["dense", "sparse", "sparse"], "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+EXPERTS += ("lfm2_moe", "nemotron_h", "granitemoehybrid", "kimi_linear")
 NOT_ON_GPU = dict.fromkeys(EXPERTS, "has experts")
 NOT_SPLIT = {
     **dict.fromkeys(TINY, "needs all of what would be divided"),
@@ -73,7 +81,7 @@ HEADS: dict[str, tuple[str, ...]] = {
     "qwen3_5_text": ("base", "causal", "sequence"),
     "qwen3_5_moe_text": ("base", "causal"),
     "qwen3_next": ("base", "causal", "sequence", "token"),
-    **dict.fromkeys(("lfm2", "lfm2_moe", "olmo_hybrid"), ("base", "causal")),
+    **dict.fromkeys(("lfm2", "lfm2_moe", "olmo_hybrid", "kimi_linear"), ("base", "causal")),
     "mamba2": ("base", "causal"),
     **dict.fromkeys(("nemotron_h", "granitemoehybrid", "bamba", "falcon_h1"), ("base", "causal")),
 }
@@ -254,7 +262,43 @@ def _falcon_h1(draw: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _kimi_linear(draw: random.Random) -> dict[str, Any]:
+    layers, heads = draw.randint(2, 5), draw.choice([1, 2, 3, 4])
+    kinds = ["full_attention", "linear_attention"]  # without attention the reference cannot count tokens
+    kinds += [draw.choice(kinds) for _ in range(layers - 2)]
+    draw.shuffle(kinds)
+    groups, size = draw.choice([(1, 5), (2, 3), (4, 2)])
+    kept = draw.randint(1, groups)
+    attending = [layer + 1 for layer, kind in enumerate(kinds) if kind == "full_attention"]
+    sizes = {
+        "head_dim": draw.choice([4, 7, 16]), "num_heads": draw.choice([1, 2, 3]),
+        "short_conv_kernel_size": draw.choice([2, 3, 4]),
+    }  # fmt: skip
+    published = {
+        **sizes, "full_attn_layers": attending, "kda_layers": [n for n in range(1, layers + 1) if n not in attending],
+    }  # fmt: skip
+    flat = {
+        "layer_types": kinds, "linear_head_dim": sizes["head_dim"], "linear_num_heads": sizes["num_heads"],
+        "linear_conv_kernel_dim": sizes["short_conv_kernel_size"],
+    }  # fmt: skip
+    listed = {"mlp_layer_types": [draw.choice(["dense", "sparse"]) for _ in range(layers)]}
+    return {
+        "vocab_size": draw.randint(60, 300), "hidden_size": draw.choice([16, 28, 40]), "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": heads, "intermediate_size": draw.choice([24, 56]),
+        "rms_norm_eps": draw.choice([1e-5, 1e-6]), "attention_bias": draw.random() < 0.4,
+        "q_lora_rank": draw.choice([None, 12, 33]), "kv_lora_rank": draw.choice([8, 21, 32]),
+        "qk_nope_head_dim": draw.choice([4, 9, 16]), "qk_rope_head_dim": draw.choice([4, 6, 10]),
+        "v_head_dim": draw.choice([3, 8, 16]), "num_local_experts": groups * size, "n_group": groups, "topk_group": kept,
+        "num_experts_per_tok": draw.randint(1, kept * size), "moe_intermediate_size": draw.choice([8, 40]),
+        "n_shared_experts": draw.randint(1, 2), "norm_topk_prob": draw.random() < 0.7,
+        "routed_scaling_factor": draw.choice([1.0, 2.5]), "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+        **draw.choice([flat, {"layer_types": None, "linear_attn_config": published}]),
+        **draw.choice([listed, {"mlp_layer_types": None, "first_k_dense_replace": draw.randint(0, layers)}]),
+    }  # fmt: skip
+
+
 RANDOM |= {
+    "kimi_linear": _kimi_linear,
     "falcon_h1": _falcon_h1,
     "granitemoehybrid": _granitemoehybrid, "bamba": _bamba,
     "qwen3_5_text": _qwen3_5_text, "qwen3_5_moe_text": _qwen3_5_moe_text, "qwen3_next": _qwen3_next, "mamba2": _mamba2,

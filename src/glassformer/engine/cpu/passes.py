@@ -205,7 +205,7 @@ def _fill(native: NativeStep, step: ProgramStep, weights: NativeWeights) -> None
         values = weights.derived(kernel, lambda: weights.floats(kernel).reshape(step.width, step.kernel_size).T)
         native.kernel, native.kernel_bias = values, step.kernel_bias and weights.vector(step.kernel_bias)
     if step.vector is not None:
-        native.vector = weights.vector(step.vector)
+        native.vector = _vector(step.vector, step.vector_repeats, weights)
     if (heads := step.head_matrices) is not None:
         values = weights.derived(heads, lambda: heads.values(lambda name: weights.stored(name).to_float32()))
         native.matrix_count, native.matrices[0] = 1, NativeMatrix(values, None, MatrixKind.F32, *heads.shape)
@@ -222,6 +222,12 @@ def _matrix(table: Table, weights: NativeWeights) -> NativeMatrix:
         made = weights.derived(table, lambda: weights.stored_or(table.stored, table.shape, table.values))
         return NativeMatrix(made, None, MatrixKind.F32, *table.shape)
     return weights.matrix(table)
+
+
+def _vector(name: str, repeats: int, weights: NativeWeights) -> int:
+    if repeats == 1:
+        return weights.vector(name)
+    return weights.derived((name, repeats), lambda: np.repeat(weights.floats(name), repeats))
 
 
 def _norm(norm: NormRef, weights: NativeWeights) -> NativeNorm:

@@ -328,7 +328,7 @@ def _bind_time_step(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDty
 
 def _bind_decay(step: ProgramStep, weights: DeviceWeights, dtypes: PromptDtypes) -> Launch:
     assert step.vector is not None
-    rate = weights.vector(step.vector)
+    rate = weights.vector(step.vector).repeat_interleave(step.vector_repeats)
     return lambda run: run.kernels.decay(run.buffers[step.input], rate, run.buffers[step.output])
 
 
