@@ -62,6 +62,7 @@ PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and kee
     "modernbert-decoder": {*MODERNBERT, "sliding_window"},
     "nomic_bert": {*ROPE, "head_dim", *nomic_bert.PUBLISHED},
     "gte": ROPE,
+    "kimi_linear": {*ROPE, "linear_attn_config", "num_local_experts", "qk_head_dim", "mlp_layer_types"},
     "deberta": {"embedding_size", "pooler_hidden_size", "attention_head_size"},
     "deberta-v2": {"embedding_size", "pooler_hidden_size", "attention_head_size"},
     "bart": {"force_bos_token_to_be_generated"},

@@ -382,6 +382,10 @@ MESSAGES: dict[str, list[Entry]] = {
          "load(…, weights=…) packs its weights all the same."),
         (ConfigError, lambda: tiny("olmo", clip_qkv=0),
          "config field 'clip_qkv' is 0; it must be above 0."),
+        (ConfigError, lambda: tiny("kimi_linear", layer_types=None, linear_attn_config={"full_attn_layers": [1],
+                                                                                         "kda_layers": [1]}),
+         "config field 'linear_attn_config' must have each of the … layers once, counted from 1, in 'full_attn_layers' or "
+         "in 'kda_layers'."),
         (ConfigError, lambda: tiny("mpt", attn_config={"alibi_bias_max": "8"}),
          "config field 'attn_config' has alibi_bias_max='8'; it must be a number from 0 to 10000."),
         (ConfigError, lambda: tiny("falcon", num_kv_heads=3),

@@ -167,7 +167,10 @@ def in_checkpoint(model: Any, tensors: Mapping[str, Any]) -> dict[str, Any]:
         if model.config.model_type == "kimi_linear":
             name = name.replace(".forget_gate.", ".")
             if ".conv1d." in name:
-                stored |= {name.replace("conv1d", f"{which}_conv1d"): part for which, part in zip("qkv", value.chunk(3))}
+                stored |= {
+                    name.replace("conv1d", f"{which}_conv1d"): part
+                    for which, part in zip("qkv", value.chunk(3), strict=True)
+                }
                 continue
         if model.config.model_type.startswith("granitemoe"):
             name = name.replace("moe.router.weight", "moe.router.layer.weight")

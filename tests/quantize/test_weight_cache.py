@@ -55,7 +55,7 @@ WIDE: dict[str, dict[str, Any]] = {  # rows of 64 and the like, so that somethin
     "granitemoe": DECODER,
     "granitemoehybrid": {**SIZES, "mamba_n_heads": 8, "intermediate_size": 64, "shared_intermediate_size": 64},
     "nemotron_h": {**EXPERTS, "mamba_head_dim": 16, "mamba_num_heads": 8, "moe_shared_expert_intermediate_size": 64},
-    "deepseek_v2": LATENT, "deepseek_v3": LATENT, "glm4_moe_lite": LATENT,
+    "kimi_linear": {**LATENT, "linear_head_dim": 64}, "deepseek_v2": LATENT, "deepseek_v3": LATENT, "glm4_moe_lite": LATENT,
     "ernie4_5_moe": EXPERTS, "llama4_text": {**DECODER, "intermediate_size_mlp": 64},
     "t5": T5, "mt5": {**T5, "feed_forward_proj": "relu"}, "umt5": {**T5, "feed_forward_proj": "relu"},
     "switch_transformers": T5,

@@ -33,7 +33,7 @@ class Config(layer_types.TwoKindsConfig, mla.Config, routed.ListedConfig):
     }  # fmt: skip
     fixed_fields = {
         **mla.Config.fixed_fields, "mla_use_nope": True, "moe_layer_freq": 1, "moe_router_activation_func": "sigmoid",
-        "use_grouped_topk": True,
+        "use_grouped_topk": True, "tie_word_embeddings": False,
     }  # fmt: skip
     default_period = 4
     other_kind = "linear_attention"
@@ -57,7 +57,7 @@ class Config(layer_types.TwoKindsConfig, mla.Config, routed.ListedConfig):
         layers = raw.get("num_hidden_layers")
         raw |= {field: nested[name] for name, field in NESTED.items() if name in nested}
         if raw.get("layer_types") is None and isinstance(layers, int):
-            attending = range(cls.default_period + 1, layers + 1, cls.default_period)
+            attending = [*range(cls.default_period + 1, layers + 1, cls.default_period)]
             if {"full_attn_layers", "kda_layers"} <= nested.keys():
                 attending = attending_layers(nested["full_attn_layers"], nested["kda_layers"], layers)
             raw["layer_types"] = [FULL if layer + 1 in attending else cls.other_kind for layer in range(layers)]
@@ -107,7 +107,7 @@ FAMILY = replace(
 
 def remembering(b: Builder, c: Config, h: Value) -> Value:
     """Heads with a state by the gated delta rule: queries, keys and values go through a short convolution each, and what
-    each row of a state keeps, and what of the outputs is let through, is made by two small projections one after the other."""
+    each row of a state keeps, and what of the outputs is let through, is made by two small projections in a row."""
     module, heads, size, wide = "self_attn", c.linear_num_heads, c.linear_head_dim, c.state_columns
 
     def convolved(name: str) -> Value:
