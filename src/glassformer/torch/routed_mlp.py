@@ -59,7 +59,7 @@ class Slots(NamedTuple):
     shares: Tensor  # (tokens, slots)
     order: Tensor  # the slots, sorted
     places: Tensor  # where each slot went
-    counts: list[int]  # of each expert, and of those that go to none
+    experts: Tensor  # which each sorted slot goes to
 
 
 class ExpertList(nn.ModuleList):
@@ -87,22 +87,22 @@ class ExpertList(nn.ModuleList):
         inputs = x.flatten(0, -2)[slots.order // self.slots]
         if self.shares_inputs:
             inputs = inputs * slots.shares.flatten()[slots.order, None]
-        neurons = self._by_expert(lambda expert: expert.neurons, inputs, slots.counts)
+        neurons = self._by_expert(lambda expert: expert.neurons, inputs, slots.experts)
         return neurons[slots.places].view(*x.shape[:-1], -1)
 
     def update(self, neurons: Tensor, shares: Tensor) -> Tensor:
         """The sum of what each token's experts make of their neurons, each times its share."""
         slots = self._sorted(shares)
         inputs = neurons.reshape(len(slots.order), -1)[slots.order]
-        outputs = self._by_expert(lambda expert: expert.down, inputs, slots.counts)
+        outputs = self._by_expert(lambda expert: expert.down, inputs, slots.experts)
         made = outputs[slots.places].view(*slots.shares.shape, -1)
         update = (made if self.shares_inputs else made * slots.shares[..., None]).sum(1)
         return update.view(*neurons.shape[:-1], -1)
 
     def _sorted(self, shares: Tensor) -> Slots:
         own, chosen = self.choices(shares.flatten(0, -2))
-        order = chosen.flatten().argsort(stable=True)
-        return Slots(own, order, order.argsort(), chosen.flatten().bincount(minlength=len(self) + 1).tolist())
+        experts, order = chosen.flatten().sort(stable=True)
+        return Slots(own, order, order.argsort(), experts)
 
     def choices(self, shares: Tensor) -> tuple[Tensor, Tensor]:
         """The largest shares of each token, and the experts that they belong to, by number; a share of 0 belongs to none,
@@ -112,9 +112,15 @@ class ExpertList(nn.ModuleList):
         return nn.functional.pad(shares, (0, 1)).gather(-1, experts), experts
 
     def _by_expert(
-        self, half: Callable[[Expert], Callable[[Tensor], Tensor]], rows: Tensor, counts: list[int]
+        self, half: Callable[[Expert], Callable[[Tensor], Tensor]], rows: Tensor, experts: Tensor
     ) -> Tensor:  # fmt: skip
-        """One half of each expert's MLP, of its own part of the rows; those that go to no expert give zeros."""
+        """One half of each expert's MLP, of its own part of the rows; those that go to no expert give zeros.
+
+        In a compiled graph, where no shape may depend on where tokens go, each expert takes all rows."""
+        if torch.compiler.is_compiling():
+            made = nn.functional.pad(torch.stack([half(expert)(rows) for expert in self]), (0, 0, 0, 0, 0, 1))  # type: ignore[arg-type]
+            return made[experts, torch.arange(len(rows), device=rows.device)]
+        counts = experts.bincount(minlength=len(self) + 1).tolist()
         *parts, unused = rows.split(counts)  # type: ignore[no-untyped-call]
         results = [half(expert)(part) for expert, part in zip(self, parts, strict=True) if len(part)]  # type: ignore[arg-type]
         if len(unused) or not results:
