@@ -66,7 +66,7 @@ TINY["falcon_h1"] = {**HYBRID, **MAMBA, **MULTIPLIERS, "mamba_d_ssm": 48}
 TINY["kimi_linear"] = {
     **{name: value for name, value in SMALL.items() if name != "head_dim"}, "num_key_value_heads": 4,
     "kv_lora_rank": 24, "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 14, "linear_head_dim": 8,
-    "linear_num_heads": 3, "linear_conv_kernel_dim": 4, "num_local_experts": 6, "num_experts_per_tok": 2,
+    "linear_num_heads": 5, "linear_conv_kernel_dim": 4, "num_local_experts": 6, "num_experts_per_tok": 2,
     "moe_intermediate_size": 36, "n_shared_experts": 2, "n_group": 3, "topk_group": 2,
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
     "mlp_layer_types": ["dense", "sparse", "sparse"], "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
@@ -76,6 +76,7 @@ NOT_ON_GPU = dict.fromkeys(EXPERTS, "has experts")
 NOT_SPLIT = {
     **dict.fromkeys(TINY, "needs all of what would be divided"),
     **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text"), "its state is not divided"),
+    "kimi_linear": "all heads read one latent",
 }
 HEADS: dict[str, tuple[str, ...]] = {
     "qwen3_5_text": ("base", "causal", "sequence"),
