@@ -275,7 +275,8 @@ def test_a_rerankers_head_is_two_rows_of_its_table(tmp_path: Path) -> None:
         )
     )
     assert ranked.tensors.keys() == plain.tensors.keys()
-    assert not read_sentence_settings(tmp_path / "y.gguf", ranked.metadata, ranked.raw).stated
+    settings = [read_sentence_settings(tmp_path, one.metadata, one.raw) for one in (plain, ranked)]
+    assert [(one.stated, one.ranks) for one in settings] == [(False, False), (False, True)]
 
 
 # RoPE -----------------------------------------------------------------------------------------------------------

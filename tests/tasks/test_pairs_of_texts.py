@@ -209,6 +209,17 @@ class TestRerankInWords:
             assert scores == pytest.approx([entry["score"] for entry in sorted(answer, key=lambda entry: entry["index"])])
             assert tokens == sum(len(tokenizer(begin + pair + end).input_ids) for pair in pairs)
 
+    def test_a_note_says_once_that_files_do_not_speak_of_ranking(
+        self, tiny_qwen3: Path, tmp_path: Path, stated: Callable[..., Path], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for folder in (tmp_path / "unstated", stated(true_token_id=9693, false_token_id=2152)):
+            if not folder.exists():
+                shutil.copytree(tiny_qwen3, folder)
+            for _ in range(2):  # as a server, which makes a task for each request
+                pipeline("rerank", folder)(QUERY, DOCUMENTS)
+        (said,) = [record.getMessage() for record in caplog.records if "reranker" in record.getMessage()]
+        assert "unstated" in said
+
     @pytest.mark.parametrize("prompts", [{}, {"query": "Find passages."}])
     @pytest.mark.parametrize("negative", [2152, None])
     def test_a_folder_of_sentence_transformers(

@@ -37,6 +37,7 @@ POOLINGS = {  # as files name them, in the order in which several are put side b
     "pooling_mode_lasttoken": "lasttoken",
 }
 GGUF_POOLINGS = {1: "mean", 2: "cls", 3: "lasttoken"}  # llama.cpp's numbers
+GGUF_RANK = 4  # a reranker's
 GGUF_DENSE = ("dense_2.weight", "dense_3.weight")  # layers behind the pooling, as a file names them
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 SENTENCE = "sentence_embedding"  # the vector of a text, as modules hand it on
@@ -80,6 +81,7 @@ class SentenceSettings:
     similarity: str = "cosine"
     activation: str | None = None  # of a reranker's score, by its class
     answers: AnswerTokens | None = None  # of a reranker that writes
+    ranks: bool = False  # whether a checkpoint says that it is a reranker
 
 
 def read_sentence_settings(
@@ -89,7 +91,7 @@ def read_sentence_settings(
     if metadata is not None:
         code = metadata.get(f"{metadata.get('general.architecture')}.pooling_type")
         if not isinstance(code, int) or code not in GGUF_POOLINGS:
-            return SentenceSettings()
+            return SentenceSettings(ranks=code == GGUF_RANK or "cls.output.weight" in raw)
         dense = tuple(DenseLayer(raw[name].to_float32().copy(), None, "Identity") for name in GGUF_DENSE if name in raw)
         return SentenceSettings(stated=True, pooling=(GGUF_POOLINGS[code],), dense=dense, normalize=True)
     modules = path / "modules.json"
@@ -104,7 +106,7 @@ def read_sentence_settings(
             elif kind == "Normalize":
                 settings["normalize"] = True
             elif kind == "LogitScore":
-                settings["answers"] = _answers(path / folder / "config.json")
+                settings |= {"answers": _answers(path / folder / "config.json"), "ranks": True}
             elif kind not in ("Transformer", "Dropout"):
                 raise CheckpointError(f"{modules}: a {kind} module is not supported; Pooling, Dense and Normalize are.")
         settings["dense"] = tuple(layers)

@@ -9,10 +9,11 @@ Where files say nothing of it, the question is that of Qwen3-Reranker's model ca
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,6 +27,7 @@ from glassformer.tasks.forward import EncodedRow, TruncationOptions, batches, en
 from glassformer.tasks.task import parse_text
 from glassformer.tasks.text_classification import FUNCTIONS, LabelTask, apply_function
 
+note = logging.getLogger("glassformer").warning
 TOKENS_TOGETHER = 2048  # that an executor reads in one pass, if no batch_size is given
 JUDGE = (
     "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
@@ -61,6 +63,15 @@ def judges(model: Model) -> bool:
         return True
     asked = model.tokenizer.chat_template is not None and not model.sentence.stated
     return model.head == "causal" and (model.sentence.answers is not None or asked)
+
+
+@cache
+def note_unstated(name: str) -> None:
+    """Once for each model."""
+    note(
+        f"the files of {name} do not say that it is a reranker: it is asked for yes or no in the words of Qwen3-Reranker's "
+        "model card, and its scores are worth something only if it was trained to be."
+    )
 
 
 @dataclass(frozen=True)
@@ -151,7 +162,10 @@ class RerankTask(LabelTask):
     @cached_property
     def answers(self) -> AnswerTokens:
         """The tokens that its score is made of: those that its files name, or `yes` and `no`."""
-        answers = self.model.sentence.answers
+        sentence = self.model.sentence
+        answers = sentence.answers
+        if not sentence.ranks and not self._has_roles:
+            note_unstated(self.model.name)
         if answers is None:
             answers = AnswerTokens(*(self._answer(word) for word in ("yes", "no")))
         count = self.model.config.vocab_size
@@ -178,11 +192,16 @@ class RerankTask(LabelTask):
         kept = common_prefix(bare[::-1], ids[::-1])
         return ids[: max(0, limit - kept)] + ids[len(ids) - min(kept, limit) :]
 
+    @property
+    def _has_roles(self) -> bool:
+        """Whether its chat template is one for a query and a document."""
+        return all(role.search(self.tokenizer.get_chat_template()) for role in SPELLED_ROLES)
+
     def _rendered(self, query: str, document: str, instruction: str | None) -> list[int]:
         tokenizer, sentence = self.tokenizer, self.model.sentence
         if instruction is None and sentence.prompt is not None:
             instruction = sentence.prompts[sentence.prompt]
-        if all(role.search(tokenizer.get_chat_template()) for role in SPELLED_ROLES):
+        if self._has_roles:
             messages = [{"role": "query", "content": query}, {"role": "document", "content": document}]
             if instruction is not None:
                 messages.insert(0, {"role": "system", "content": instruction})
