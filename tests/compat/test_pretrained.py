@@ -274,7 +274,7 @@ class TestConfig:
             ({"rope_parameters": {"rope_theta": 0.5}}, "'rope_theta' is 0.5"),
             ({"rope_parameters": {"rope_type": ["llama3"]}}, "'rope_type'"),
             ({"rope_parameters": {"rope_type": "divisors"}}, "'divisors'"),
-            ({"rope_parameters": {**reference.LLAMA3_ROPE, "low_freq_factor": 4.0}}, "'low_freq_factor'"),
+            ({"rope_parameters": {**reference.LLAMA3_ROPE, "low_freq_factor": 8.0}}, "'low_freq_factor'"),
             ({"rope_parameters": {"rope_theta": 10**400}}, "'rope_theta'"),
             ({"id2label": {"a": "x"}}, "'id2label'"),
             ({"rope_parameters": {"rope_theta": -1}}, "'rope_theta' is -1"),

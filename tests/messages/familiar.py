@@ -357,8 +357,8 @@ MESSAGES: dict[str, list[Entry]] = {
          "config field 'rope_theta' is 0.5; it must be above 1."),
         (ConfigError, lambda: llama(rope_parameters={"rope_type": "divisors"}),
          "config field 'divisors' is None; it must be a list of numbers."),
-        (ConfigError, lambda: llama(rope_parameters={**LLAMA3_ROPE, "low_freq_factor": 4.0}),
-         "config field 'low_freq_factor' must be below 'high_freq_factor'."),
+        (ConfigError, lambda: llama(rope_parameters={**LLAMA3_ROPE, "low_freq_factor": 8.0}),
+         "config field 'low_freq_factor' must not be above 'high_freq_factor'."),
         (ConfigError, lambda: llama(id2label={"a": "x"}),
          "config field 'id2label' is {'a': 'x'}; its keys must be numbers."),
         (ConfigError, lambda: llama(eos_token_id="two"),
@@ -406,10 +406,9 @@ MESSAGES: dict[str, list[Entry]] = {
         (SiteError, lambda: glassformer.load(path("gemma3n_text"), executor="plain").read_ids([5, 6]).attribution(),
          "the parts of a score follow from one stream, and a gemma3n_text model has several, which each block mixes. "
          "Patching, attention and steps inside work with all of them."),
-        (InputError, lambda: architecture_of(tiny("gemma4_text", enable_moe_block=True, num_experts=4, top_k_experts=2,
-                                                   moe_intermediate_size=8), "model"),
-         "model: a gemma4_text model with experts cannot be written as GGUF. Keep the checkpoint as it is; load(…, "
-         "weights=…) packs its weights all the same."),
+        (InputError, lambda: architecture_of(tiny("gemma3n_text"), "model"),
+         "model: GGUF's readers take altup_num_inputs=4 of a gemma3n_text model of 5 layers, not 3. Keep the checkpoint as "
+         "it is; load(…, weights=…) packs its weights all the same."),
         (ConfigError, lambda: tiny("gemma4_text", enable_moe_block=True),
          "config field 'num_experts' is missing, in a model with experts."),
         (ConfigError, lambda: tiny("gemma4_text", enable_moe_block=True, num_experts=4, top_k_experts=5,

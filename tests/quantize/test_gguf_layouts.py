@@ -27,8 +27,9 @@ from glassformer.quantize import quantize
 from tests.checkpoint.files import refused
 from tests.engine.executors import Subject
 from tests.parity import reference
-from tests.parity.compare import close, ids_for, load
+from tests.parity.compare import close, ids_for, load, share_of_rounding
 from tests.quantize import models
+from tests.text.models import GEMMA as GEMMA_PIECES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -52,9 +53,12 @@ class Layout:
     config: Mapping[str, Any]
     fields: Mapping[str, Any]  # without the architecture's name in front
     special: Callable[[str, np.ndarray], Converted | None] = lambda key, value: None
+    finish: Callable[[Arrays], Arrays] = lambda tensors: tensors
     more: Arrays = field(default_factory=dict)  # tensors that are of no weight
     read_as: str | None = None  # another family, where a file calls the model so
     head: str = "causal"
+    share: float = 0.0  # by which the engines may differ at least: a neuron that is shut or not is a step
+    tokenizer: Callable[[Path], None] = lambda folder: models.byte_level(folder, "llama-bpe", False)
 
 
 def interleaved(value: np.ndarray, heads: int) -> np.ndarray:
@@ -102,11 +106,68 @@ def without_experts(key: str, value: np.ndarray) -> Converted | None:
     return found and [(name.replace("_shexp", ""), part) for name, part in found]
 
 
+def in_pairs(key: str, value: np.ndarray) -> Converted | None:
+    return beside_states(key, value) if "self_attn" in key else None
+
+
+def without_numbers(key: str, value: np.ndarray) -> Converted | None:
+    return [] if ".act_fn." in key else None  # which are fields
+
+
+def gemma4(key: str, value: np.ndarray) -> Converted | None:
+    layer = (re.findall(r"\.(\d+)\.", key) or [""])[0]
+    scales = {"router.scale": "ffn_gate_inp.scale", "per_expert_scale": "ffn_down_exps.scale"}
+    for ending, name in {**scales, "layer_scalar": "layer_output_scale.weight"}.items():
+        if key.endswith(ending):
+            return [(f"blk.{layer}.{name}", value)]
+    expert = re.search(r"experts\.\d+\.(gate|up|down)_proj", key)
+    return [(f"blk.{layer}.ffn_{expert[1]}_exps.weight", value)] if expert else None
+
+
+def fused_experts(tensors: Arrays) -> Arrays:
+    """An expert's gate, and then its other half."""
+    found = dict(tensors)
+    for name in [name for name in tensors if "ffn_gate_exps" in name]:
+        both = found.pop(name), found.pop(name.replace("gate", "up"))
+        found[name.replace("gate", "gate_up")] = np.concatenate(both, 1)
+    return found
+
+
+def gemma3n(key: str, value: np.ndarray) -> Converted | None:
+    layer = (re.findall(r"\.(\d+)\.", key) or [""])[0]
+    if found := re.search(r"altup_(unembed_)?projections\.", key):
+        return [(f"altup_{'unembd_' if found[1] else ''}proj.weight", value)]
+    if "embed_tokens_per_layer" in key:
+        return [("per_layer_token_embd.weight", np.concatenate([value, np.repeat(value[:1], 8, 0)]))]  # which others have
+    return [(f"blk.{layer}.altup_correct_scale.weight", value)] if key.endswith("correct_output_scale") else None
+
+
+def gemma_pieces(folder: Path) -> None:
+    models.pieces(folder, "GemmaTokenizer", GEMMA_PIECES)
+
+
+EAGER = {"experts_implementation": "eager"}  # which computes in any type
+YARN = {
+    "rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "original_max_position_embeddings": 8, "mscale": 1.0,
+    "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3,
+}  # fmt: skip
+LLAMA4: dict[str, Any] = {
+    **SMALL, **EAGER, "num_hidden_layers": 4, "head_dim": 16, "intermediate_size": 32, "intermediate_size_mlp": 96,
+    "num_local_experts": 4, "num_experts_per_tok": 2, "attention_chunk_size": 8192, "layer_types": None, "moe_layers": None,
+    "no_rope_layers": None,
+}  # fmt: skip
+GEMMA = {**EAGER, "tie_word_embeddings": True, "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0}
 MULTIPLIERS = {
     "attention_multiplier": 0.3, "embedding_multiplier": 3.0, "residual_multiplier": 0.6, "logits_scaling": 2.0,
 }  # fmt: skip
 MULTIPLIER_FIELDS = {"attention.scale": 0.3, "embedding_scale": 3.0, "residual_scale": 0.6, "logit_scale": 2.0}
-EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 20, "shared_intermediate_size": 24}
+EXPERTS = {
+    **EAGER,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "intermediate_size": 20,
+    "shared_intermediate_size": 24,
+}
 NO_EXPERTS = {"num_local_experts": 0, "num_experts_per_tok": 0, "intermediate_size": 24, "shared_intermediate_size": 24}
 GRANITE4: dict[str, Any] = {**SMALL, **STATES, **MULTIPLIERS, "layer_types": [STATE, FULL, STATE]}
 LAYOUTS: dict[str, Layout] = {
@@ -140,6 +201,69 @@ LAYOUTS: dict[str, Layout] = {
         {**STATE_FIELDS, "feed_forward_length": 96, "rope.scaling.finetuned": True, "rope.dimension_count": 16},
         beside_states,
     ),
+    "cohere2": Layout(
+        "cohere2", "cohere2",
+        {**SMALL, "num_hidden_layers": 4, "tie_word_embeddings": True, "sliding_window": 5, "logit_scale": 0.3,
+         "layer_types": [NEAR, FULL] * 2},
+        {"attention.sliding_window": 5, "attention.sliding_window_pattern": 2, "logit_scale": 0.3},
+    ),
+    "cohere2 of usual layers": Layout(
+        "cohere2", "cohere2",
+        {**SMALL, "num_hidden_layers": 5, "tie_word_embeddings": True, "sliding_window": 5, "layer_types": None},
+        {"attention.sliding_window": 5, "block_count": 5},
+    ),
+    "mistral3": Layout(
+        "mistral3", "ministral3", {**SMALL, "head_dim": 16, "rope_parameters": YARN},
+        {"rope.scaling.type": "yarn", "rope.scaling.factor": 16.0, "rope.scaling.original_context_length": 8,
+         "rope.scaling.yarn_log_multiplier": 1.0, "attention.temperature_scale": 0.3},
+        in_pairs,
+    ),
+    "llama4": Layout(
+        "llama4", "llama4_text",
+        {**LLAMA4, "interleave_moe_layer_step": 2},
+        {"feed_forward_length": 96, "expert_feed_forward_length": 32, "interleave_moe_layer_step": 2, "expert_count": 4,
+         "expert_used_count": 2},
+    ),
+    "llama4 that knows positions by steps": Layout(
+        "llama4", "llama4_text",
+        {**LLAMA4, "interleave_moe_layer_step": 1, "rope_parameters": {
+            "rope_type": "llama3", "rope_theta": 5e5, "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0,
+            "original_max_position_embeddings": 8192}},
+        {"interleave_moe_layer_step": 1}, more={"rope_freqs.weight": np.array([1.0] * 5 + [16.0] * 3, np.float32)},
+    ),
+    "apertus": Layout(
+        "apertus", "apertus", {**SMALL, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, {}, without_numbers,
+    ),
+    "apertus of long texts": Layout(
+        "apertus", "apertus",
+        {**SMALL, "head_dim": 16, "rope_parameters": {
+            "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192}},
+        {}, without_numbers, more={"rope_freqs.weight": np.array([1, 1, 1, 1, 2.6945298, 8, 8, 8], np.float32)},
+    ),
+    "gemma4": Layout(
+        "gemma4", "gemma4_text",
+        {**SMALL, **GEMMA, "num_hidden_layers": 4, "head_dim": 16, "global_head_dim": 32, "num_kv_shared_layers": 0,
+         "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 448, "sliding_window": 5,
+         "layer_types": [NEAR, FULL] * 2, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2,
+         "moe_intermediate_size": 24, "rope_parameters": {
+             NEAR: {"rope_type": "default", "rope_theta": 1e4},
+             FULL: {"rope_type": "proportional", "rope_theta": 5e5, "partial_rotary_factor": 0.25}}},
+        {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 24}, gemma4, fused_experts,
+        more={"rope_freqs.weight": np.array([1.0] * 4 + [1e30] * 12, np.float32)}, tokenizer=gemma_pieces,
+    ),
+    "gemma3n": Layout(
+        "gemma3n", "gemma3n_text",
+        {**SMALL, **GEMMA, "num_hidden_layers": 22, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 24,
+         "vocab_size_per_layer_input": 440, "sliding_window": 5, "altup_num_inputs": 4, "laurel_rank": 12, "head_dim": 16,
+         "activation_sparsity_pattern": [0.95] * 10 + [0.0] * 12, "final_logit_softcapping": 30.0, "layer_types": None},
+        {"altup.active_idx": 0, "altup.num_inputs": 4, "attention.shared_kv_layers": 2,
+         "activation_sparsity_scale": pytest.approx([1.6448536] * 10 + [-np.inf] * 12),
+         "attention.sliding_window_pattern": [True, True, True, True, False] * 4 + [True, True]},
+        gemma3n, more={f"blk.{layer}.{name}.weight": np.zeros(shape, np.float32) for layer in (20, 21) for name, shape in (
+            ("attn_k", (32, 64)), ("attn_v", (32, 64)), ("attn_k_norm", (16,)))},  # which nothing reads
+        tokenizer=gemma_pieces, share=0.05,
+    ),
 }  # fmt: skip
 
 
@@ -159,12 +283,18 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Written
     def make(name: str) -> Written:
         layout, folder = LAYOUTS[name], tmp_path_factory.mktemp("layout")
         theirs = reference.write(folder, layout.family, layout.head, **layout.config)
-        models.byte_level(folder, "llama-bpe", False)
+        layout.tokenizer(folder)
         path = folder / "x.gguf"
         quantize(open_model(folder), path, "F32")
         return Written(theirs, folder, path, GgufCheckpoint(path))
 
     return make
+
+
+@torch.no_grad()
+def rounding(theirs: Any, ids: torch.Tensor) -> float:
+    """How far a model's own rounding carries."""
+    return share_of_rounding(theirs, input_ids=ids)
 
 
 def name_map(architecture: str, layers: int) -> TensorNameMap:
@@ -173,7 +303,7 @@ def name_map(architecture: str, layers: int) -> TensorNameMap:
 
 def converted(layout: Layout, theirs: Any) -> Arrays:
     """The reference's tensors as the converter names and lays them out."""
-    names, tensors, stacks = name_map(layout.architecture, 9), dict(layout.more), dict[str, list[np.ndarray]]()
+    names, found = name_map(layout.architecture, 30), dict[str, list[np.ndarray]]()
     for key, value in reference.in_checkpoint(theirs, theirs.state_dict()).items():
         if theirs.config.tie_word_embeddings and key == "lm_head.weight":
             continue
@@ -184,8 +314,9 @@ def converted(layout: Layout, theirs: Any) -> Arrays:
         parts = layout.special(key, array)
         for name, part in [(known, array)] if parts is None else parts:
             assert name is not None, key
-            stacks.setdefault(name, []).append(part) if "_exps." in name else tensors.update({name: part})
-    return tensors | {name: np.stack(arrays) for name, arrays in stacks.items()}
+            found.setdefault(name, []).append(part)
+    tensors = {name: np.stack(arrays) if len(arrays) > 1 else arrays[0] for name, arrays in found.items()}
+    return layout.finish(tensors) | layout.more
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -211,19 +342,26 @@ class TestLayouts:
         layout, made = LAYOUTS[name], written(name)
         ours, ids = load(made.path, layout.head), ids_for(made.theirs, 2, 60)
         assert ours.config.model_type == (layout.read_as or layout.family)
-        close(ours(input_ids=ids)[0], made.theirs(input_ids=ids)[0], 1e-5)
+        close(ours(input_ids=ids)[0], load(made.folder, layout.head)(input_ids=ids)[0], 1e-5)
+        close(ours(input_ids=ids)[0], made.theirs(input_ids=ids)[0], share := max(1e-5, rounding(made.theirs, ids)))
         subject = Subject(made.path)
-        assert subject.verdict(subject.cpu()).agrees(1e-5)
+        assert subject.verdict(subject.cpu()).agrees(max(2 * share, layout.share))  # both round
 
     @torch.no_grad()
-    def test_quantized_is_nearly_the_same_model(self, name: str, written: Callable[[str], Written], tmp_path: Path) -> None:
-        """Rows are packed as the file has them, and what is one matrix to us is packed, too."""
+    def test_packed_weights_stay_packed(self, name: str, written: Callable[[str], Written], tmp_path: Path) -> None:
+        """Rows are packed as the file has them; what is one matrix to us and several to a file is packed, too."""
         made = written(name)
         quantize(open_model(made.folder), tmp_path / "x.gguf", "Q8_0")
-        ours, ids = load(tmp_path / "x.gguf", LAYOUTS[name].head), ids_for(made.theirs, 2, 20)
-        close(ours(input_ids=ids)[0], made.theirs(input_ids=ids)[0], 0.05)
-        matrices = [stored for stored in GgufCheckpoint(tmp_path / "x.gguf").tensors.values() if stored.kind == "Q8_0"]
-        assert len(matrices) > 8
+        packed, plain = GgufCheckpoint(tmp_path / "x.gguf").tensors, made.found.tensors
+        assert packed.keys() == plain.keys()
+        for key, stored in packed.items():
+            wanted = plain[key].to_float32()
+            assert np.abs(stored.to_float32() - wanted).max() <= 0.01 * np.abs(wanted).max(), key
+        kinds = {key: stored.kind for key, stored in packed.items() if len(stored.shape) == 2 and stored.shape[1] % 32 == 0}
+        assert list(kinds.values()).count("Q8_0") > 8
+        assert {kind for key, kind in kinds.items() if ("proj" in key or "linear" in key) and "router" not in key} == {
+            "Q8_0"
+        }
 
 
 def test_parts_of_a_matrix_that_do_not_fit_are_refused(written: Callable[[str], Written], tmp_path: Path) -> None:
@@ -247,6 +385,10 @@ NOT_SAID: dict[str, tuple[str, dict[str, Any], str]] = {  # a layout, changes to
         "granite of Granite 4", {"position_embedding_type": "nope"},
         "no place for a granitemoehybrid model without states and positions",
     ),
+    "few blocks that make keys": (
+        "gemma3n", {"num_kv_shared_layers": 3}, "take num_kv_shared_layers=2 of a gemma3n_text model of 22 layers, not 3.",
+    ),
+    "chunks of another size": ("llama4", {"attention_chunk_size": 7}, "GGUF has no field for chunk=7"),
     "heads that are partly rotated": (
         "granitehybrid of Bamba", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
         "GGUF's readers take other pairs of a bamba model's heads that are partly rotated",
@@ -259,5 +401,5 @@ def test_what_gguf_cannot_say_is_refused(what: str, tmp_path: Path) -> None:
     name, changes, words = NOT_SAID[what]
     layout = LAYOUTS[name]
     reference.write(tmp_path, layout.family, layout.head, **{**layout.config, **changes})
-    models.byte_level(tmp_path, "llama-bpe", False)
+    layout.tokenizer(tmp_path)
     refused(lambda: quantize(open_model(tmp_path), tmp_path / "x.gguf", "F32"), words, kind=InputError)

@@ -5,6 +5,7 @@ Each reader gets the metadata and the tensors, since a bias that is there says m
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -104,6 +105,40 @@ def _kinds(pattern: Any) -> list[str] | None:
     return ["sliding_attention" if local else "full_attention" for local in pattern]
 
 
+def cohere2(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    return decoder(metadata, raw) | {"sliding_window_pattern": metadata.get("attention.sliding_window_pattern", 4)}
+
+
+def mistral3(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """Its scores grow with the position as its files say; where RoPE is stretched, they say how sharp it is."""
+    own, beta = decoder(metadata, raw), shortest_float(metadata.get("attention.temperature_scale"))
+    rope = own["rope_scaling"] or {"rope_type": "default"}
+    sharper = shortest_float(metadata.get("rope.scaling.yarn_log_multiplier"))
+    for name in ("beta_fast", "beta_slow"):
+        if (value := metadata.get(f"rope.scaling.yarn_{name}")) is not None:
+            rope[name] = shortest_float(value)
+    rope |= {} if not sharper else {"mscale": 1.0, "mscale_all_dim": sharper}
+    trained = {"original_max_position_embeddings": metadata.get("rope.scaling.original_context_length")}
+    rope |= {} if not beta else {"llama_4_scaling_beta": beta, **trained}
+    return own | {"rope_scaling": rope}
+
+
+def apertus(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """Where a file says nothing of RoPE, it is as it is; a config's default stretches it."""
+    own = decoder(metadata, raw)
+    return own | {"rope_scaling": own["rope_scaling"] or {"rope_type": "default"}}
+
+
+def llama4(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """Much of it no file says: chunks, layers without RoPE, and that only the model of 128 experts does not norm heads.
+    A window of none: all layers see everything, and know positions."""
+    own = {**decoder(metadata, raw), "use_qk_norm": metadata.get("expert_count") != 128}
+    layers = metadata.get("block_count")
+    if metadata.get("attention.sliding_window") == 0 and isinstance(layers, int) and layers <= len(raw):
+        own |= {"layer_types": ["full_attention"] * layers, "no_rope_layers": [1] * layers}
+    return own
+
+
 def olmo2(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     """OLMo 3 is a file of OLMo 2 that has windows."""
     if not metadata.get("attention.sliding_window"):
@@ -162,7 +197,27 @@ def gemma4(metadata: Metadata, raw: Raw) -> dict[str, Any]:
         "use_double_wide_mlp": isinstance(inner, list) and len(set(inner)) > 1,
         "rope_parameters": {"full_attention": rope, "sliding_attention": {"rope_type": "default", "rope_theta": theta}},
         **({} if table is None else {"vocab_size_per_layer_input": table.shape[0]}),
+        **({"enable_moe_block": True} if has_experts(metadata) else {}),
     }
+
+
+def gemma3n(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """Shares of shut neurons are in files as where a normal distribution has them below."""
+    table, low = raw.get("per_layer_token_embd.weight"), raw.get("blk.0.laurel_l.weight")
+    scales, theta = metadata.get("activation_sparsity_scale"), metadata.get("rope.freq_base_swa", 1e4)
+    full, local = (
+        {"rope_type": "default", "rope_theta": shortest_float(base)} for base in (metadata.get("rope.freq_base", 1e6), theta)
+    )
+    own: dict[str, Any] = {
+        "attention_bias": "blk.0.attn_q.bias" in raw,
+        "layer_types": _kinds(metadata.get("attention.sliding_window_pattern")),
+        "intermediate_size": metadata.get("feed_forward_length"),
+        "rope_parameters": {"full_attention": full, "sliding_attention": local},
+    }
+    if isinstance(scales, list) and all(isinstance(scale, float) for scale in scales):
+        own["activation_sparsity_pattern"] = [round(0.5 + 0.5 * math.erf(scale / math.sqrt(2)), 6) for scale in scales]
+    own |= {} if table is None else {"vocab_size_per_layer_input": table.shape[0]}
+    return own | ({} if low is None else {"laurel_rank": low.shape[0]})
 
 
 def lfm2(metadata: Metadata, raw: Raw) -> dict[str, Any]:

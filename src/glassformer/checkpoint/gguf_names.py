@@ -19,6 +19,7 @@ from glassformer.checkpoint import gguf_fields as fields
 from glassformer.checkpoint import gguf_sizes as sizes
 from glassformer.checkpoint import gguf_tensors as tensors
 from glassformer.checkpoint.stored_tensors import (
+    BufferedFile,
     FoldedVector,
     InterleavedPairs,
     KernelRows,
@@ -71,13 +72,40 @@ def tensors_from_gguf(
     _, table = table_of(metadata, path)
     found: dict[str, StoredTensor] = {}
     for name, stored in with_joined_parts(with_whole_expansions(raw), table).items():
-        if name in table.ignored or (_is_of_draft(name, config) and not tensors.NEXTN.items() <= table.names.items()):
+        if (
+            name in table.ignored
+            or _is_shared(name, config)
+            or (_is_of_draft(name, config) and not tensors.NEXTN.items() <= table.names.items())
+        ):
+            continue
+        if ".ffn_gate_up_exps." in name:
+            for half, part in enumerate(("gate", "up")):
+                one = name.replace("gate_up", part)
+                family_name, _ = family_name_and_layout(metadata, config, one, stored.shape, path)
+                found |= unstacked(replace(stored, name=family_name), half)
             continue
         family_name, layout = family_name_and_layout(metadata, config, name, stored.shape, path)
         shape = stored.shape if layout is None else layout.stored_shape(stored.shape)  # each layout is its own inverse there
         tensor = replace(stored, name=family_name, shape=shape, layout=layout)
         found |= unstacked(tensor) if "*" in family_name else {family_name: tensor}
+    for key, (pattern, shape) in table.numbers.items():
+        found |= _tensors_of_numbers(key, metadata, pattern, shape, config["num_hidden_layers"], path)
     return found
+
+
+def _tensors_of_numbers(
+    key: str, metadata: Mapping[str, Any], pattern: str, shape: tuple[int, ...], layers: int, path: Path
+) -> dict[str, StoredTensor]:
+    """What a field lists for each layer, as a tensor each."""
+    listed = metadata.get(key)
+    if not isinstance(listed, list) or len(listed) != layers or not all(isinstance(one, int | float) for one in listed):
+        raise CheckpointError(
+            f"{path}: GGUF field {key!r} must list a number for each of {layers} layers. Fetch the file again."
+        )
+    numbers = np.array(listed, np.float32)
+    file = BufferedFile(path, numbers.view(np.uint8))
+    names = [pattern.format(layer) for layer in range(layers)]
+    return {name: StoredTensor(name, "F32", shape, file, 4 * layer, 4) for layer, name in enumerate(names)}
 
 
 def with_whole_expansions(raw: fields.Raw) -> dict[str, StoredTensor]:
@@ -135,6 +163,15 @@ def _rows_of_all(name: str, parts: Sequence[StoredTensor]) -> StoredTensor:
     )  # fmt: skip
 
 
+def _is_shared(name: str, config: Mapping[str, Any]) -> bool:
+    """Whether a tensor makes keys or values of a layer that takes another's, which nothing reads."""
+    layer = re.match(r"blk\.(\d{1,9})\.attn_[kv](_norm)?\.", name)
+    shared, layers = config.get("num_kv_shared_layers"), config.get("num_hidden_layers")
+    if layer is None or not isinstance(shared, int) or not isinstance(layers, int):
+        return False
+    return layers - shared <= int(layer[1]) < layers
+
+
 def _is_of_draft(name: str, config: Mapping[str, Any]) -> bool:
     """Whether a tensor is of a layer after the last that a text goes through."""
     layer = re.match(r"blk\.(\d{1,9})\.", name)
@@ -162,13 +199,18 @@ def family_name_and_layout(
     return family_name, _layout(table, name, shape, config, path)
 
 
-def unstacked(stacked: StoredTensor) -> dict[str, StoredTensor]:
-    """What one tensor holds for several experts, by the name of each; * stands for the expert's index."""
+def unstacked(stacked: StoredTensor, half: int | None = None) -> dict[str, StoredTensor]:
+    """What one tensor holds for several experts, by the name of each; * stands for the expert's index. `half`: the first
+    or the second half of each expert's rows only."""
     count = max(stacked.shape[0], 1)
-    size = stacked.size // count
+    whole, shape = stacked.size // count, stacked.shape[1:]
+    size, skipped = whole, 0
+    if half is not None:
+        size, shape = whole // 2, (shape[0] // 2, *shape[1:])
+        skipped = half * size
     return {
         (name := stacked.name.replace("*", str(index))): replace(
-            stacked, name=name, shape=stacked.shape[1:], offset=stacked.offset + index * size, size=size
+            stacked, name=name, shape=shape, offset=stacked.offset + index * whole + skipped, size=size
         )
         for index in range(stacked.shape[0])
     }
@@ -183,7 +225,7 @@ def gguf_name_and_layout(
     layer = re.search(r"\.(\d+)\.", name)
     by_ours = {ours: theirs for theirs, ours in reversed([*table.names.items()])}
     for part, ending in ((name, own), (stem, f".{last}")):
-        pattern = re.sub(r"\.experts\.\d+\.", ".experts.*.", part)
+        pattern = re.sub(r"\.\d+$", ".*", re.sub(r"\.experts\.\d+\.", ".experts.*.", part))
         pattern = pattern.replace(f".{layer.group(1)}.", ".{}.", 1) if layer else pattern
         if ending is not None and pattern in by_ours:
             break
@@ -254,7 +296,10 @@ class ArchitectureTable:
     part_after_part: bool = False  # of a fused projection: all queries, then all keys, then all values
     layouts: Mapping[str, Layout] = field(default_factory=dict)  # by a pattern of GGUF's names
     ignored: frozenset[str] = frozenset({"rope_freqs.weight", *fields.ROPE_FACTORS.values()})  # in the config instead
+    numbers: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)  # fields that list one for each layer,
+    # and the family's tensors that have it: name and shape
     joined: Mapping[str, Sequence[str]] = field(default_factory=dict)  # what a file has in parts that the family has as one
+    fused_experts: bool = False  # a file has the two matrices of an expert that are read side by side as one
     variants: Sequence[tuple[Test, ArchitectureTable]] = ()  # other models of the same architecture, by what tells them
 
 
@@ -354,6 +399,16 @@ TABLES: Mapping[str, ArchitectureTable] = {
         )],
     ),
     "command-r": ArchitectureTable(tensors.COHERE, sizes.COHERE, "cohere"),
+    "cohere2": ArchitectureTable(tensors.COHERE, sizes.COHERE2, "cohere2", fields.cohere2),
+    "mistral3": ArchitectureTable(tensors.DECODER, sizes.DECODER, "ministral3", fields.mistral3, interleaved=True),
+    "llama4": ArchitectureTable(tensors.LLAMA4, sizes.LLAMA4, "llama4_text", fields.llama4),
+    "apertus": ArchitectureTable(
+        tensors.APERTUS, sizes.DECODER, "apertus", fields.apertus,
+        numbers={
+            f"xielu.{name}": (f"model.layers.{{}}.mlp.act_fn.{name}", shape)
+            for name, shape in {"alpha_p": (1,), "alpha_n": (1,), "beta": (), "eps": ()}.items()
+        },
+    ),
     "seed_oss": ArchitectureTable(tensors.SEED_OSS, sizes.DECODER, "seed_oss", fields.seed_oss),
     "ernie4_5": ArchitectureTable(tensors.DECODER, sizes.DECODER, "ernie4_5", fields.ernie),
     "ernie4_5-moe": ArchitectureTable(
@@ -388,7 +443,8 @@ TABLES: Mapping[str, ArchitectureTable] = {
         ignored=frozenset({"dense_2.weight", "dense_3.weight"}),  # of its vectors: `sentence_pooling`
     ),
     "eurobert": ArchitectureTable(tensors.DECODER, sizes.DECODER, "eurobert"),
-    "gemma4": ArchitectureTable(tensors.GEMMA4, sizes.GEMMA4, "gemma4_text", fields.gemma4),
+    "gemma4": ArchitectureTable(tensors.GEMMA4, sizes.GEMMA4, "gemma4_text", fields.gemma4, fused_experts=True),
+    "gemma3n": ArchitectureTable(tensors.GEMMA3N, sizes.GEMMA3N, "gemma3n_text", fields.gemma3n),
     "gpt2": ArchitectureTable(
         tensors.GPT2, {**sizes.COMMON, "attention.layer_norm_epsilon": "layer_norm_epsilon"}, "gpt2", lambda *_: {},
         layouts={r"blk\.\d+\.(attn_qkv|attn_output|ffn_up|ffn_down)\.weight": Transposed()},

@@ -69,6 +69,16 @@ GEMMA4 = {
     "attention.key_length_swa": "head_dim",
     "attention.shared_kv_layers": "num_kv_shared_layers",
     "embedding_length_per_layer_input": "hidden_size_per_layer_input",
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+}
+GEMMA3N = {
+    **{key: name for key, name in GEMMA.items() if name not in ("intermediate_size", "attn_logit_softcapping")},
+    "attention.shared_kv_layers": "num_kv_shared_layers",
+    "embedding_length_per_layer_input": "hidden_size_per_layer_input",
+    "altup.active_idx": "altup_active_idx",
+    "altup.num_inputs": "altup_num_inputs",
 }
 WINDOW = {**DECODER, "attention.sliding_window": "sliding_window"}
 LFM2 = {
@@ -148,6 +158,13 @@ COHERE = {
     **{key: name for key, name in DECODER.items() if name != "rms_norm_eps"},
     "attention.layer_norm_epsilon": "layer_norm_eps",
     "logit_scale": "logit_scale",
+}
+COHERE2 = {**COHERE, "attention.sliding_window": "sliding_window"}
+LLAMA4 = {
+    **EXPERT,
+    "expert_feed_forward_length": "intermediate_size",
+    "feed_forward_length": "intermediate_size_mlp",
+    "interleave_moe_layer_step": "interleave_moe_layer_step",
 }
 LAYER_NORM = {
     **{key: name for key, name in DECODER.items() if name != "rms_norm_eps"},

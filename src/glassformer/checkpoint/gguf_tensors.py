@@ -41,9 +41,24 @@ PHI2 = {
     "blk.{}.ffn_down": "model.layers.{}.mlp.fc2",
 }
 OLMO = {theirs: ours for theirs, ours in DECODER.items() if not theirs.endswith("_norm")}
+LLAMA4 = {
+    **{theirs: ours.replace(".mlp.", ".feed_forward.") for theirs, ours in DECODER.items()},
+    "blk.{}.ffn_gate_inp": "model.layers.{}.feed_forward.router",
+    **{
+        f"blk.{{}}.ffn_{name}_{theirs}": f"model.layers.{{}}.feed_forward.{ours}.{name}_proj"
+        for theirs, ours in (("exps", "experts.*"), ("shexp", "shared_expert"))
+        for name in ("gate", "up", "down")
+    },
+}
 HEAD_NORMS = {
     "blk.{}.attn_q_norm": "model.layers.{}.self_attn.q_norm",
     "blk.{}.attn_k_norm": "model.layers.{}.self_attn.k_norm",
+}
+APERTUS = {
+    **{theirs: ours for theirs, ours in DECODER.items() if not theirs.endswith("ffn_gate")},
+    **HEAD_NORMS,
+    "blk.{}.attn_norm": "model.layers.{}.attention_layernorm",
+    "blk.{}.ffn_norm": "model.layers.{}.feedforward_layernorm",
 }
 EXPERTS = {  # stacked: * stands for the index of each
     "blk.{}.ffn_gate_inp": "model.layers.{}.mlp.gate",
@@ -85,6 +100,7 @@ ENDINGS = {  # names that are whole without the ending that GGUF has, which may 
     ".self_attn.sinks": ".weight", ".layer_scalar": ".weight", ".e_score_correction_bias": ".bias",
     ".linear_attn.dt_bias": ".bias", ".linear_attn.A_log": "", ".expert_bias": ".bias",
     **{f".mamba.{name}": ending for name, ending in (("dt_bias", ".bias"), ("A_log", ""), ("D", ""))},
+    ".router.scale": "", ".router.per_expert_scale": "", ".altup.correct_output_scale": ".weight",
     ".pre_ff_layernorm.weight": "", ".mixer.dt_bias": ".bias", ".mixer.A_log": "", ".mixer.D": "",
 }  # fmt: skip
 GROUPED_EXPERTS = {
@@ -219,15 +235,41 @@ GEMMA2 = {
     "blk.{}.post_ffw_norm": "model.layers.{}.post_feedforward_layernorm",
 }
 GEMMA3 = {**GEMMA2, **HEAD_NORMS}
-GEMMA4 = {
-    **GEMMA3,
+PER_LAYER_INPUTS = {
     "per_layer_token_embd": "model.embed_tokens_per_layer",
     "per_layer_model_proj": "model.per_layer_model_projection",
     "per_layer_proj_norm": "model.per_layer_projection_norm",
     "blk.{}.inp_gate": "model.layers.{}.per_layer_input_gate",
     "blk.{}.proj": "model.layers.{}.per_layer_projection",
     "blk.{}.post_norm": "model.layers.{}.post_per_layer_input_norm",
+}
+GEMMA4 = {
+    **GEMMA3,
+    **PER_LAYER_INPUTS,
     "blk.{}.layer_output_scale": "model.layers.{}.layer_scalar",
+    "blk.{}.ffn_gate_inp": "model.layers.{}.router.proj",
+    "blk.{}.ffn_gate_inp.scale": "model.layers.{}.router.scale",
+    "blk.{}.ffn_gate_exps": "model.layers.{}.experts.*.gate_proj",
+    "blk.{}.ffn_up_exps": "model.layers.{}.experts.*.up_proj",
+    "blk.{}.ffn_down_exps": "model.layers.{}.experts.*.down_proj",
+    "blk.{}.ffn_down_exps.scale": "model.layers.{}.router.per_expert_scale",
+    "blk.{}.pre_ffw_norm_2": "model.layers.{}.pre_feedforward_layernorm_2",
+    "blk.{}.post_ffw_norm_1": "model.layers.{}.post_feedforward_layernorm_1",
+    "blk.{}.post_ffw_norm_2": "model.layers.{}.post_feedforward_layernorm_2",
+}
+GEMMA3N = {
+    **GEMMA3,
+    **PER_LAYER_INPUTS,
+    "altup_proj": "model.altup_projections.*",
+    "altup_unembd_proj": "model.altup_unembed_projections.*",
+    "blk.{}.altup_correct_coef": "model.layers.{}.altup.correction_coefs",
+    "blk.{}.altup_correct_scale": "model.layers.{}.altup.correct_output_scale",
+    "blk.{}.altup_predict_coef": "model.layers.{}.altup.prediction_coefs",
+    "blk.{}.altup_router": "model.layers.{}.altup.modality_router",
+    "blk.{}.altup_router_norm": "model.layers.{}.altup.router_norm",
+    "blk.{}.laurel_l": "model.layers.{}.laurel.linear_left",
+    "blk.{}.laurel_r": "model.layers.{}.laurel.linear_right",
+    "blk.{}.laurel_post_norm": "model.layers.{}.laurel.post_laurel_norm",
 }
 OLMO2 = {theirs: ours for theirs, ours in GEMMA3.items() if theirs not in ("blk.{}.attn_norm", "blk.{}.ffn_norm")}
 PHI3 = {

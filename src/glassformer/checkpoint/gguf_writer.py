@@ -65,7 +65,7 @@ class OutputTensor:
 
 def stored_rows(stored: StoredTensor) -> RowReader:
     """The rows of a stored tensor, in the order that they have in their file; packed ones are expanded."""
-    shape = stored.shape if stored.layout is None else stored.layout.stored_shape(stored.shape)
+    shape = (stored.shape or (1,)) if stored.layout is None else stored.layout.stored_shape(stored.shape)
     width = stored.size // math.prod(shape[:-1])  # bytes
 
     def rows(first: int, last: int) -> Floats:
@@ -84,17 +84,26 @@ def rows_in_layout(stored: StoredTensor, layout: Layout | None) -> RowReader:
     return lambda first, last: values[first:last]
 
 
-def stack_experts(tensors: Iterable[OutputTensor]) -> list[OutputTensor]:
-    """Tensors of one name, which are those of a layer's experts, as one tensor each."""
+def stack_experts(tensors: Iterable[OutputTensor], fused: bool = False) -> list[OutputTensor]:
+    """Tensors of one name, such as those of a layer's experts, as one tensor each; `fused`: the two of an expert that are
+    read side by side, too, the one after the other."""
     by_name: dict[str, list[OutputTensor]] = {}
     for tensor in tensors:
         by_name.setdefault(tensor.name, []).append(tensor)
-    return [
-        parts[0]
-        if "_exps." not in name
-        else replace(parts[0], shape=(len(parts), *parts[0].shape), open=_rows_of_all(parts))
-        for name, parts in by_name.items()
-    ]
+    stacked = []
+    for name, parts in by_name.items():
+        rows, *width = parts[0].shape
+        if fused and ".ffn_up_exps." in name:
+            continue
+        if fused and ".ffn_gate_exps." in name:
+            both = [part for pair in zip(parts, by_name[name.replace("gate", "up")], strict=True) for part in pair]
+            name, shape = name.replace("gate", "gate_up"), (len(parts), 2 * rows, *width)
+            stacked.append(replace(parts[0], name=name, shape=shape, open=_rows_of_all(both)))
+        elif (len(parts) == 1 and "_exps." not in name) or name.endswith(".scale"):
+            stacked.append(parts[0])
+        else:
+            stacked.append(replace(parts[0], shape=(len(parts), *parts[0].shape), open=_rows_of_all(parts)))
+    return stacked
 
 
 def split_parts(whole: OutputTensor, joined: Mapping[str, Sequence[str]]) -> list[OutputTensor]:

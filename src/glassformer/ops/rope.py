@@ -99,8 +99,8 @@ class Rope:
         for name in OPTIONAL.get(kind, ()):
             if parameters.get(name) is not None:
                 values[name] = number(parameters[name], name)
-        if kind == "llama3" and values["low_freq_factor"] >= values["high_freq_factor"]:
-            raise ConfigError("config field 'low_freq_factor' must be below 'high_freq_factor'.")
+        if kind == "llama3" and values["low_freq_factor"] > values["high_freq_factor"]:
+            raise ConfigError("config field 'low_freq_factor' must not be above 'high_freq_factor'.")
         lists = {name: _numbers(parameters.get(name), name) for name in FACTOR_LISTS} if kind == "longrope" else {}
         truncate = parameters.get("truncate", True) is not False
         return cls(kind, theta, **values, **lists, truncate=truncate, partial_rotary_factor=share)  # type: ignore[arg-type]
@@ -210,7 +210,8 @@ class Rope:
             return self._blend(1.0 - self._ramp(2 * plain.size))
         if self.kind == "llama3":
             rotations = self.original_max_position_embeddings * plain / (2 * math.pi)  # in the original context
-            return self._blend((rotations - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor))
+            width = max(self.high_freq_factor - self.low_freq_factor, 1e-9)  # none: a step
+            return self._blend((rotations - self.low_freq_factor) / width)
         return np.ones_like(plain)
 
     def _blend(self, unslowed: Floats) -> Floats:
@@ -249,14 +250,14 @@ def _numbers(values: Any, name: str) -> tuple[float, ...]:
 
 
 def _from_divisors(theta: float, divisors: Any) -> Rope:
-    """The rule of a file that only lists what each frequency is divided by (GGUF of Llama 3.1 and 3.2)."""
+    """The rule of a file that only lists what each frequency is divided by (GGUF of Llama 3.1, 3.2 and 4)."""
     if not isinstance(divisors, list) or not divisors or not all(isinstance(divisor, float) for divisor in divisors):
         raise ConfigError(f"config field 'divisors' is {brief(divisors)}; it must be a list of numbers.")
     plain = Rope(theta=theta)
     size = 2 * len(divisors)
     frequencies = plain.theta ** -(np.arange(0, size, 2, dtype=np.float64) / size)
-    for factor in (8.0, 32.0):
-        guess = replace(plain, kind="llama3", factor=factor)
+    for fast in (4.0, 1.0):  # of Llama 3, of Llama 4; the slowest is slowed by the whole factor
+        guess = replace(plain, kind="llama3", factor=round(max(divisors), 3), high_freq_factor=fast)
         if np.allclose(guess._divisors(frequencies), divisors, rtol=1e-3):
             return guess
     raise ConfigError("the file's RoPE divisors ('rope_freqs.weight') follow no known rule.")

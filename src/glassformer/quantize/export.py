@@ -7,10 +7,13 @@ the tables that read them (`gguf_names`), the config's fields by `gguf_metadata`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from glassformer.blueprints import Config, drafts
 from glassformer.checkpoint.gguf import GgufCheckpoint
@@ -31,6 +34,7 @@ from glassformer.checkpoint.stored_tensors import Layout
 from glassformer.ground.errors import CheckpointError, InputError
 from glassformer.ground.progress import NamedProgress
 from glassformer.model_files import DraftHead, ModelFiles
+from glassformer.quantize.equivalents import as_in_files
 from glassformer.quantize.folded_multipliers import folded
 from glassformer.quantize.gguf_metadata import (
     ADVICE,
@@ -39,9 +43,9 @@ from glassformer.quantize.gguf_metadata import (
     config_metadata,
     rope_divisors,
     sentence_metadata,
+    unread_shapes,
     written_plan,
 )
-from glassformer.quantize.plain_granite import as_granite
 from glassformer.quantize.tensor_kinds import Role, check_quantizable, kind_for, model_label, stored_roles, weight_roles
 from glassformer.text import Tokenizer
 from glassformer.text.tokenizer_files.gguf import export as tokenizer_export
@@ -108,7 +112,7 @@ def model_contents(
 ) -> tuple[dict[str, Any], list[OutputTensor]]:
     """A model's metadata, all but its tokenizer's, and its tensors, as a file in a kind has them."""
     architecture_of(config, name)
-    config, weights = as_granite(*folded(config, weights, name))
+    config, weights = as_in_files(*folded(config, weights, name))
     architecture = architecture_of(config, name)
     plan = written_plan(config)
     heads = {field: value for field, value in vars(config).items() if "head" in field or field.endswith("n_groups")}
@@ -117,7 +121,11 @@ def model_contents(
     metadata: dict[str, Any] = {f"{architecture}.{key}": value for key, value in config_metadata(config, plan).items()}
     metadata |= {"general.architecture": architecture, "general.type": "model", "general.name": name}
     _, table = table_of(metadata, Path(name))  # by which it will be read
+    keys = {pattern: key for key, (pattern, _) in table.numbers.items()}
     for weight in plan.weights:
+        if (key := keys.get(re.sub(r"\.\d+\.", ".{}.", weight.name))) is not None:
+            metadata[key] = [*metadata.get(key, ()), float(weights[weight.name](None)(0, 1).item())]
+            continue
         gguf_name, layout = gguf_name_and_layout(table, heads, weight.name, weight.shape)
         shape = weight.shape if layout is None else layout.stored_shape(weight.shape)
         role: Role = "product" if roles[weight.name] == "columns" else roles[weight.name]
@@ -134,7 +142,10 @@ def model_contents(
             shape = stored.shape if layout is None else layout.stored_shape(stored.shape)
             target = kind_for(roles.get(own_name, "plain"), shape[-1], kind) or "F32"
             tensors.append(OutputTensor(gguf_name, target, shape, partial(rows_in_layout, stored, layout)))
-    tensors = stack_experts(tensors)
+    for gguf_name, shape in unread_shapes(config).items():
+        target = (kind_for("product", shape[-1], kind) if len(shape) > 1 else None) or "F32"
+        tensors.append(OutputTensor(gguf_name, target, shape, partial(_zeros, shape[-1])))
+    tensors = stack_experts(tensors, table.fused_experts)
     if (divisors := rope_divisors(config)) is not None:
         tensors.append(OutputTensor("rope_freqs.weight", "F32", divisors.shape, lambda: lambda *_: divisors[None]))
     if has_head:
@@ -157,6 +168,10 @@ def tokenizer_metadata(tokenizer: Tokenizer, size: int, ends: Sequence[int]) -> 
 
 def _rows_of(matrix: Floats) -> RowReader:
     return lambda first, last: matrix[first:last]
+
+
+def _zeros(width: int) -> RowReader:
+    return lambda first, last: np.zeros((last - first, width), np.float32)
 
 
 def _quantization_metadata(kind: str) -> dict[str, int]:

@@ -6,9 +6,11 @@ look through a window. So what would be written is read back first, and must be 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -37,12 +39,13 @@ ARCHITECTURES: Mapping[str, str] = {
     "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "bloom": "bloom", "mpt": "mpt", "gemma4_text": "gemma4",
     "mamba2": "mamba2", "nemotron_h": "nemotron_h", "falcon_h1": "falcon-h1", "granitemoe": "granitemoe",
     "embedding_gemma": "gemma-embedding", "eurobert": "eurobert", "granitemoehybrid": "granitehybrid",
-    "bamba": "granitehybrid",
+    "bamba": "granitehybrid", "cohere2": "cohere2", "ministral3": "mistral3", "llama4_text": "llama4", "apertus": "apertus",
+    "gemma3n_text": "gemma3n",
 }  # fmt: skip
 WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
     "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "qwen3_moe", "olmoe", "hunyuan_v1_dense",
     "qwen3_5_text", "qwen3_5_moe_text",
-    "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "embedding_gemma", "eurobert",
+    "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "embedding_gemma", "eurobert", "cohere2", "llama4_text", "gemma3n_text",
 )  # fmt: skip
 GATING = {"softmax": 1, "sigmoid": gguf_fields.SIGMOID}  # what shares are made of a router's scores by
 UNTURNED = 1e30
@@ -57,8 +60,8 @@ def architecture_of(config: Config, name: str) -> str:
     for part in ("attention", "mlp"):
         if config.model_type in WITHOUT_BIASES and getattr(config, f"{part}_bias", False):
             raise InputError(f"{name}: GGUF has no place for the {part} biases of a {config.model_type} model. {ADVICE}")
-    if config.model_type == "gemma4_text" and config.routed_layers:
-        raise InputError(f"{name}: a {config.model_type} model with experts cannot be written as GGUF. {ADVICE}")
+    if config.model_type == "gemma3n_text":
+        _check_gemma3n(config, name)
     if config.model_type == "olmoe" and config.clip_qkv is not None:
         raise InputError(
             f"{name}: GGUF has no place for the limit of queries, keys and values of an {config.model_type} model. {ADVICE}"
@@ -73,7 +76,7 @@ def architecture_of(config: Config, name: str) -> str:
     kinds = {*(getattr(config, "layer_types", None) or ())}
     if architecture == "nemotron_h_moe" and ("mlp" in kinds or getattr(config, "mlp_bias", False)):
         raise InputError(f"{name}: GGUF has no place for MLPs or their biases in a Nemotron-H model with experts. {ADVICE}")
-    if architecture not in ("llama", "gemma4") and rope_divisors(config) is not None:
+    if architecture not in ("llama", "gemma4", "llama4", "apertus") and rope_divisors(config) is not None:
         raise InputError(f"{name}: GGUF has a place for Llama 3's RoPE in Llama's own models only. {ADVICE}")
     return architecture
 
@@ -155,6 +158,8 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
         metadata |= {**heads, "attention.value_length": config.v_head_dim}
     if config.model_type == "gemma4_text":
         metadata |= _gemma4(config)
+    if config.model_type == "gemma3n_text":
+        metadata |= _gemma3n(config)
     if config.model_type == "mamba2":  # which has neither an MLP nor heads that attend
         metadata |= {"ssm.inner_size": config.state_space.inner, "feed_forward_length": 0, "attention.head_count": 0}
     if config.model_type == "falcon_h1":
@@ -169,6 +174,10 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
         groups = config.num_key_value_heads
         counts = [groups if config.is_full(layer) else 0 for layer in range(config.num_hidden_layers)]
         metadata["attention.head_count_kv"] = counts
+    if config.model_type == "cohere2":
+        metadata |= _period(config, usual=4)
+    if config.model_type == "ministral3":
+        metadata |= _mistral3(config)
     if config.model_type in ("gemma3_text", "embedding_gemma"):
         metadata |= _gemma3(config)
     how = next((op.options["how"] for op in plan.ops_of(Route)), None)
@@ -203,10 +212,22 @@ def _rope_scaling(rope: Rope) -> dict[str, Any]:
 
 
 def _gemma3(config: Any) -> dict[str, Any]:
-    metadata: dict[str, Any] = {"rope.freq_base_swa": float(config.local_rope.theta)}
+    return {"rope.freq_base_swa": float(config.local_rope.theta), **_period(config, usual=6)}
+
+
+def _period(config: Any, usual: int) -> dict[str, Any]:
+    """Every how many layers one sees everything, where that is not as usual."""
     kinds = config.layer_types
-    pattern = next((n for n in (6, *range(2, len(kinds) + 1)) if kinds == _every(n, len(kinds))), 6)
-    return metadata | ({} if pattern == 6 else {"attention.sliding_window_pattern": pattern})
+    period = next((n for n in (usual, *range(1, len(kinds) + 2)) if kinds == _every(n, len(kinds))), usual)
+    return {} if period == usual else {"attention.sliding_window_pattern": period}
+
+
+def _mistral3(config: Any) -> dict[str, Any]:
+    rope, scale = config.rope, config.position_scale
+    grows = {} if scale is None else {"attention.temperature_scale": float(scale.beta)}
+    sharper = {} if not rope.mscale_all_dim else {"rope.scaling.yarn_log_multiplier": float(rope.mscale_all_dim)}
+    betas = {f"rope.scaling.yarn_{name}": float(getattr(rope, name)) for name in ("beta_fast", "beta_slow")}
+    return {**grows, **sharper, **(betas if rope.kind == "yarn" else {})}
 
 
 def _gemma4(config: Any) -> dict[str, Any]:
@@ -224,6 +245,47 @@ def _gemma4(config: Any) -> dict[str, Any]:
         "rope.freq_base_swa": float(config.local_rope.theta),
         "attention.sliding_window_pattern": [config.is_local(layer) for layer in layers],
         **{name: counts if len(set(counts)) > 1 else counts[0] for name, counts in several.items()},
+    }
+
+
+def _check_gemma3n(config: Any, name: str) -> None:
+    """What its readers do not ask a file for."""
+    layers = config.num_hidden_layers
+    taken = {
+        "altup_active_idx": (config.altup_active_idx, 0),
+        "altup_num_inputs": (config.altup_num_inputs, 4),
+        "num_kv_shared_layers": (config.num_kv_shared_layers, max(layers - 20, 0)),
+        "activation_sparsity_pattern": ([*config.activation_sparsity_pattern], ([0.95] * 10 + [0.0] * layers)[:layers]),
+        "final_logit_softcapping": (config.final_logit_softcapping, 30.0),
+    }
+    for field, (value, read) in taken.items():
+        if value != read:
+            raise InputError(
+                f"{name}: GGUF's readers take {field}={read} of a gemma3n_text model of {layers} layers, not {value}. "
+                f"{ADVICE}"
+            )
+
+
+def unread_shapes(config: Any) -> dict[str, tuple[int, ...]]:
+    """Tensors that a file must have although nothing reads them: keys and values of Gemma 3n's blocks that share others'."""
+    if config.model_type != "gemma3n_text":
+        return {}
+    size = config.head_dim
+    matrix = (config.num_key_value_heads * size, config.hidden_size)
+    shapes = {"attn_k": matrix, "attn_v": matrix, "attn_k_norm": (size,)}
+    layers = range(config.first_shared, config.num_hidden_layers)
+    return {f"blk.{layer}.{name}.weight": shape for layer in layers for name, shape in shapes.items()}
+
+
+def _gemma3n(config: Any) -> dict[str, Any]:
+    layers, normal = range(config.num_hidden_layers), NormalDist()
+    inner = [config.inner(layer) for layer in layers]
+    shut = [config.sparsity(layer) for layer in layers]
+    return {
+        "feed_forward_length": inner if len(set(inner)) > 1 else inner[0],
+        "rope.freq_base_swa": float(config.local_rope.theta),
+        "attention.sliding_window_pattern": [config.is_local(layer) for layer in layers],
+        "activation_sparsity_scale": [normal.inv_cdf(share) if share else -math.inf for share in shut],
     }
 
 
