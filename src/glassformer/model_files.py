@@ -20,6 +20,7 @@ from glassformer.checkpoint.catalogue import CATALOGUE
 from glassformer.checkpoint.folder import FolderCheckpoint, read_json
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.gguf_kinds import file_kind
+from glassformer.checkpoint.legacy_names import resolve_names
 from glassformer.checkpoint.locate import CheckpointPart, locate
 from glassformer.checkpoint.published_names import with_family_names
 from glassformer.checkpoint.quantized import quantization_method
@@ -29,6 +30,7 @@ from glassformer.checkpoint.stacked_experts import separate_experts
 from glassformer.checkpoint.stored_tensors import PLAIN_KINDS, main_kind
 from glassformer.checkpoint.training_layout import check_finished
 from glassformer.decoding.settings import SPECIAL_TOKENS, GenerationConfig, open_by_name
+from glassformer.decoding.settings_table import OWN_HEAD
 from glassformer.ground.arguments import checked
 from glassformer.ground.errors import (
     CheckpointError,
@@ -38,6 +40,7 @@ from glassformer.ground.errors import (
     InputTypeError,
     ModelNotFound,
     did_you_mean,
+    join_names,
     refuse_unknown,
     spell,
 )  # fmt: skip
@@ -168,7 +171,7 @@ class ModelFiles:
             tensors = separate_experts(tensors, self.config.model_type)
         return DraftHead(
             self.name, self.checkpoint, tensors, self.replacement_kind, self.model_type, config_changes=self.config_changes,
-            head_override="causal",
+            head_override="causal", model_config=self.config,
         )  # fmt: skip
 
     @property
@@ -220,12 +223,24 @@ class ModelFiles:
 class DraftHead(ModelFiles):
     """A head for further tokens, whose tensors are some of a model's."""
 
+    model_config: Config = field(kw_only=True)
+
     @cached_property
     def config(self) -> Config:
         """Its logits come from the model's own matrix, unless it has another."""
-        config = drafts.head_config(super().config)
+        config = drafts.head_config(self.model_config)
         assert config is not None
         return config
+
+    def check_whole(self) -> None:
+        """Refuse to draft with a head that lacks weights; its model is none the worse for it."""
+        needed = [weight.name for weight in self.blueprint().weights]
+        found = resolve_names(self.tensors, needed)
+        if lacking := [drafts.file_name(self.model_config, name) for name in needed if name not in found]:
+            raise CheckpointError(
+                f"{self.name}: its head for further tokens lacks {join_names(lacking)}, so it cannot draft. "
+                f"Leave {spell('assistant_model', OWN_HEAD)} out, or fetch the files again."
+            )
 
 
 @contextmanager

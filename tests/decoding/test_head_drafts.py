@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 import queue
+import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
 
 import glassformer
 from glassformer.cli.app import app
@@ -26,7 +28,7 @@ from glassformer.decoding.speculative import speculate
 from glassformer.engine.gpu.executor import GpuExecutor
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Executor, Feed
-from glassformer.ground.errors import SettingError
+from glassformer.ground.errors import CheckpointError, SettingError
 from glassformer.ground.sites import Watch
 from glassformer.model_files import ModelFiles, open_model
 from glassformer.runtime.executors import ExecutorOptions, Executors
@@ -292,3 +294,19 @@ def test_the_command_and_the_servers_option_name_it(tmp_path: Path) -> None:
     assert written_rows[1] == written_rows[0]
     (source,) = model_sources([str(tmp_path / "model")], glassformer.load, own_head=True)
     assert source.own_head
+
+
+@pytest.mark.parametrize("which", ["plain", "cpu"])
+@pytest.mark.parametrize("lacking", ["mtp.fc.weight", "mtp.layers.0.self_attn.q_proj.weight"])
+def test_a_head_that_lacks_weights_cannot_draft(which: str, lacking: str, tmp_path: Path) -> None:
+    """A sentence names what is missing as files do; the model writes without it."""
+    write_with_tokenizer(tmp_path)
+    path = tmp_path / "model.safetensors"
+    stored = load_file(path)
+    del stored[lacking]
+    save_file(stored, path, {"format": "pt"})
+    model = glassformer.load(tmp_path, executor=which)
+    assert model.watch(TEXT, max_new_tokens=3).ids
+    for one in (model, Model.from_module(model.module, model.tokenizer)):
+        with pytest.raises(CheckpointError, match=re.escape(f"lacks {lacking}, so")):
+            one.chat(TEXT, max_new_tokens=3, assistant_model="mtp")

@@ -13,13 +13,16 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from glassformer import AutoTokenizer, StaticCache, load, pipeline
 from glassformer.compat.auto import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 from glassformer.compat.scratch import Model as ScratchModel
 from glassformer.engine.protocol import Feed
 from glassformer.jobs import run_job
+from glassformer.model_files import open_model
 from tests.jobs.models import chat_model, write_rows
+from tests.parity import reference
 from tests.see.models import TEXT, both, folder
 
 IDS = torch.tensor([[5, 6, 7]])
@@ -145,6 +148,16 @@ def other_module() -> Any:
 @cache
 def pair_module() -> Any:
     return AutoModelForSeq2SeqLM.from_pretrained(path("bart", "seq2seq"))
+
+
+@cache
+def half_a_head() -> Any:
+    """A head for further tokens whose files have one of its weights."""
+    with tempfile.TemporaryDirectory() as name:
+        reference.write(Path(name), "qwen3_5_text")
+        weights = Path(name) / "model.safetensors"
+        save_file({**load_file(weights), "mtp.fc.weight": torch.zeros(48, 96)}, weights, {"format": "pt"})
+        return open_model(name).draft_head
 
 
 @cache

@@ -14,8 +14,17 @@ from glassformer.decoding import Policy, Recipe
 from glassformer.decoding.grammar import Grammar
 from glassformer.engine.checks import InputChecks
 from glassformer.engine.protocol import Feed
-from glassformer.ground.errors import ExecutorError, InputError, InputTypeError, NotNumbers, SettingError, UnknownArgument
-from tests.messages.calls import IDS, Entry, decoder, guided, halved, module, pair_module, tokenizer
+from glassformer.ground.errors import (
+    CheckpointError,
+    ExecutorError,
+    InputError,
+    InputTypeError,
+    ModelNotFound,
+    NotNumbers,
+    SettingError,
+    UnknownArgument,
+)
+from tests.messages.calls import IDS, Entry, decoder, guided, half_a_head, halved, module, pair_module, tokenizer
 from tests.see.models import TEXT, encoder
 from tests.site_names import usual_sites
 
@@ -117,6 +126,13 @@ MESSAGES: dict[str, list[Entry]] = {
         (SettingError, lambda: decoder().chat(TEXT, assistant_model="mtp"),
          "assistant_model='mtp' means a model's own head for further tokens, and … has none. Leave it out, or name a "
          "smaller model of the same vocabulary."),
+        (CheckpointError, lambda: half_a_head().check_whole(),
+         "…: its head for further tokens lacks mtp.pre_fc_norm_embedding.weight, mtp.pre_fc_norm_hidden.weight, "
+         "mtp.layers.0.input_layernorm.weight and 11 more, so it cannot draft. Leave assistant_model='mtp' out, or fetch "
+         "the files again."),
+        (ModelNotFound, lambda: decoder().chat(TEXT, assistant_model="mpt"),
+         "assistant_model='mpt': there is no model 'mpt'. Give a path, a hub id such as 'Qwen/Qwen3-0.6B', or a catalogue "
+         "name: …. Did you mean 'mtp'?"),
     ],
     "values": [
         (SettingError, lambda: setting(max_new_tokens=0),

@@ -85,6 +85,11 @@ def name_behind(config: Config, part: str) -> str:
     return stored.replace(".N.", f".{config.num_hidden_layers}.") + part.removeprefix(own)
 
 
+def file_name(config: Config, part: str) -> str:
+    """What the family's own files call a part of a head."""
+    return name_in_family(config, name_behind(config, part))
+
+
 def name_in_family(config: Config, name: str) -> str:
     """What the family's own files call a head's tensor; GGUF has all heads behind the last layer."""
     part = part_name(config, name)
@@ -97,7 +102,7 @@ def name_in_family(config: Config, name: str) -> str:
 def head_tensors(config: Config, tensors: Mapping[str, Any]) -> dict[str, Any]:
     """The first head's tensors under its own names, with those that it shares; empty where there are none."""
     own = {part: tensor for name, tensor in tensors.items() if (part := part_name(config, name))}
-    if "model.fc.weight" not in own:
+    if not own:
         return {}
     return {**{name: tensors[name] for name in SHARED if name in tensors}, **own}
 

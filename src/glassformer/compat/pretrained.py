@@ -38,13 +38,21 @@ from glassformer.engine.cpu.weights import PackedMatrix
 from glassformer.engine.tensor_parallel.split_module import take_part
 from glassformer.ground.arguments import checked
 from glassformer.ground.changes import Change, SiteFunction
-from glassformer.ground.errors import CheckpointError, ConfigError, ExecutorError, InputError, SettingError, refuse_unknown
+from glassformer.ground.errors import (
+    CheckpointError,
+    ConfigError,
+    ExecutorError,
+    InputError,
+    SettingError,
+    join_names,
+    refuse_unknown,
+)
 from glassformer.ground.files import atomic_save, write_error
 from glassformer.ground.sites import Watch, expand_changes
 from glassformer.ground.transformers_isinstance import FamiliarClass
 from glassformer.ground.typecheck import OWN_CHECK
 from glassformer.model_files import DTYPES as FLOATS
-from glassformer.model_files import AdapterNames, ModelFiles, allowing_remote_code, open_model
+from glassformer.model_files import AdapterNames, DraftHead, ModelFiles, allowing_remote_code, open_model
 from glassformer.ops.split import TensorPart
 from glassformer.torch import BaseModel, base_class_for, encoder_class_for
 from glassformer.torch.arguments import WatchLike
@@ -162,7 +170,7 @@ class StoredHeads:
     them, and one that was pickled has none: where it comes to, the files need not be."""
 
     tensors: Mapping[str, StoredTensor] = field(default_factory=dict)
-    first: ModelFiles | None = None  # the head that drafts
+    first: DraftHead | None = None  # the head that drafts
     model: Any = None  # the same, once it is needed
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StoredHeads:
@@ -356,6 +364,7 @@ def draft_model(model: Any) -> Any:
     heads = model.stored_heads
     if heads.first is None:
         raise SettingError(no_head(model.name_or_path or type(model).__name__, model.config))
+    heads.first.check_whole()
     if heads.model is None or heads.model.dtype != model.dtype:
         heads.model = load(type(model), heads.first, model.dtype)
     return heads.model.to(model.device)
@@ -544,10 +553,6 @@ def reset_to_torch_default(layer: Any) -> None:
     """Initialize a layer as torch's class of its kind does."""
     kind = next((kind for kind in (nn.Linear, nn.Embedding) if isinstance(layer, kind)), type(layer))
     kind.reset_parameters(layer)
-
-
-def join_names(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def tensors_to_save(model: Any, values: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from glassformer.decoding.policy import Policy, Step
 from glassformer.decoding.prompt_lookup import before_end, lookup_continuation
 from glassformer.decoding.shortlist import Ids
 from glassformer.engine.protocol import Executor, Feed, Logits, Row, Want
-from glassformer.ground.errors import NotNumbers, SettingError
+from glassformer.ground.errors import NotNumbers, SettingError, spell
 
 FIRST_DRAFT, LONGEST_DRAFT = 5, 20  # how many tokens a helper drafts at first, and at most, unless more are asked for
 
@@ -191,7 +191,7 @@ def drafted_token(drafting_fork: Policy, logits: Logits) -> int | None:
     try:
         step = drafting_fork.feed(logits.host())
     except NotNumbers as error:
-        raise NotNumbers(f"in the model that drafts: {error} Leave out assistant_model.") from None
+        raise NotNumbers(f"in the model that drafts: {error} Leave out {spell('assistant_model')}.") from None
     except SettingError:
         return None
     return None if step.finish else step.id

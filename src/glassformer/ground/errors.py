@@ -125,6 +125,15 @@ def python_spelling(name: str, *value: Any) -> str:
 _spelling: ContextVar[Spelling] = ContextVar("spelling", default=python_spelling)
 
 
+def join_names(names: Sequence[str]) -> str:
+    """A few names for a message, and how many more there are.
+
+    >>> join_names(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
 def spell(name: str, *value: Any) -> str:
     """An argument as the reader of a message types it: in Python, unless `spelled_by` says otherwise.
 

@@ -20,7 +20,7 @@ from glassformer.decoding.settings_table import OWN_HEAD
 from glassformer.ground.errors import GlassError, InputError, spelled_by
 from glassformer.jobs.continuous_batch import ContinuousBatch, Texts
 from glassformer.jobs.formats.row_format import InputRow, JsonObject, RowFormat, RowId, RowRequest
-from glassformer.runtime.model import Model, load
+from glassformer.runtime.model import Model, load_assistant
 from glassformer.runtime.run import Run, TextStream, runs_of_texts
 from glassformer.tasks.generation import GenerationTask
 from glassformer.tasks.task import Task, json_value
@@ -71,7 +71,7 @@ class TextWorker(RowWorker):
         self.seed = seed
         self.batch = ContinuousBatch[tuple[InputRow, Prepared | None]](model, batch_size, count_tokens)
         if isinstance(assistant := self.keywords.get("assistant_model"), str) and assistant != OWN_HEAD:
-            self.keywords["assistant_model"] = load(assistant)
+            self.keywords["assistant_model"] = load_assistant(assistant)
 
     def answers(self, rows: Iterable[InputRow], finished: Container[int]) -> RowAnswers:
         for (row, prepared), texts in self.batch.run(self._start(row) for row in rows if row.index not in finished):

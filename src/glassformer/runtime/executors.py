@@ -161,6 +161,7 @@ class Executors(Shared):
             return executor_for(draft_model(self.opened.module))
         if (head := self.opened.draft_head) is None:
             raise SettingError(no_head(self.opened.name, self.opened.config))
+        head.check_whole()
         self._head_executors = Executors(head, replace(self.options, tensor_parallel=1))
         return self._head_executors.executor
 

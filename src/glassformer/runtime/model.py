@@ -28,7 +28,7 @@ from glassformer.engine.wrapped_executor import ChangedExecutor, ReportingExecut
 from glassformer.ground.arguments import checked, checked_class
 from glassformer.ground.candidates import EntropyStats, entropy_stats
 from glassformer.ground.changes import Change, SiteFunction, in_sequence
-from glassformer.ground.errors import InputError, SettingError
+from glassformer.ground.errors import InputError, ModelNotFound, SettingError, did_you_mean, spell
 from glassformer.ground.ownership import Shared
 from glassformer.ground.progress import NamedProgress, Progress
 from glassformer.ground.sites import Watch, expand_changes
@@ -477,7 +477,7 @@ class Model(Shared, ModelOperations):
         if assistant == OWN_HEAD:
             return self.executors.draft_head
         if isinstance(assistant, (str, os.PathLike)):
-            assistant = load(assistant)
+            assistant = load_assistant(assistant)
         elif not isinstance(assistant, Model):
             assistant = type(self).from_module(assistant, self.tokenizer)
         if assistant.head != self.head or assistant.config.vocab_size != self.config.vocab_size:
@@ -487,6 +487,14 @@ class Model(Shared, ModelOperations):
             )
         executor: Executor = assistant.executor
         return executor
+
+
+def load_assistant(name: str | os.PathLike[str]) -> Model:
+    """A smaller model that drafts, by its name."""
+    try:
+        return load(name)
+    except ModelNotFound as error:
+        raise ModelNotFound(f"{spell('assistant_model', name)}: {error}{did_you_mean(str(name), [OWN_HEAD])}") from None
 
 
 def _warn(runs: Sequence[Run]) -> None:
