@@ -142,11 +142,30 @@ def gemma3n(key: str, value: np.ndarray) -> Converted | None:
     return [(f"blk.{layer}.altup_correct_scale.weight", value)] if key.endswith("correct_output_scale") else None
 
 
+def falcon(groups: int) -> Callable[[str, np.ndarray], Converted | None]:
+    """All queries, all keys, all values; norms of both parts by the newer files' names."""
+
+    def special(key: str, value: np.ndarray) -> Converted | None:
+        layer = (re.findall(r"\.(\d+)\.", key) or [""])[0]
+        if not key.endswith("query_key_value.weight"):
+            return None
+        parts = value.reshape(groups, HEADS // groups + 2, -1, value.shape[1])
+        ordered = (parts[:, :-2], parts[:, -2], parts[:, -1])
+        return [(f"blk.{layer}.attn_qkv.weight", np.concatenate([part.reshape(-1, value.shape[1]) for part in ordered]))]
+
+    return special
+
+
 def gemma_pieces(folder: Path) -> None:
     models.pieces(folder, "GemmaTokenizer", GEMMA_PIECES)
 
 
 EAGER = {"experts_implementation": "eager"}  # which computes in any type
+FALCON: dict[str, Any] = {
+    "vocab_size": 448, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": HEADS, "tie_word_embeddings": True,
+    "bos_token_id": None, "eos_token_id": 2, "pad_token_id": None, "alibi": False, "bias": False, "parallel_attn": True,
+    "ffn_hidden_size": 256,
+}  # fmt: skip
 YARN = {
     "rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "original_max_position_embeddings": 8, "mscale": 1.0,
     "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3,
@@ -252,6 +271,22 @@ LAYOUTS: dict[str, Layout] = {
         {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 24}, gemma4, fused_experts,
         more={"rope_freqs.weight": np.array([1.0] * 4 + [1e30] * 12, np.float32)}, tokenizer=gemma_pieces,
     ),
+    **{
+        f"falcon of {what}": Layout(
+            "falcon", "falcon", {**FALCON, **own}, {"attention.head_count_kv": groups, "feed_forward_length": 256},
+            falcon(groups),
+        )
+        for what, groups, own in (
+            ("one group", 1, {"new_decoder_architecture": False, "multi_query": True}),
+            ("a group for each head", HEADS, {
+                "new_decoder_architecture": False, "multi_query": False, "num_kv_heads": HEADS,
+            }),
+            ("two norms", GROUPS, {"new_decoder_architecture": True, "num_kv_heads": GROUPS}),
+            ("one norm", GROUPS, {
+                "new_decoder_architecture": True, "num_kv_heads": GROUPS, "num_ln_in_parallel_attn": 1,
+            }),
+        )
+    },
     "gemma3n": Layout(
         "gemma3n", "gemma3n_text",
         {**SMALL, **GEMMA, "num_hidden_layers": 22, "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 24,
@@ -265,6 +300,9 @@ LAYOUTS: dict[str, Layout] = {
         tokenizer=gemma_pieces, share=0.05,
     ),
 }  # fmt: skip
+
+
+MATRICES = r"(?<!router\.)(proj|linear|dense|query_key_value)"
 
 
 @dataclass(frozen=True)
@@ -359,9 +397,7 @@ class TestLayouts:
             assert np.abs(stored.to_float32() - wanted).max() <= 0.01 * np.abs(wanted).max(), key
         kinds = {key: stored.kind for key, stored in packed.items() if len(stored.shape) == 2 and stored.shape[1] % 32 == 0}
         assert list(kinds.values()).count("Q8_0") > 8
-        assert {kind for key, kind in kinds.items() if ("proj" in key or "linear" in key) and "router" not in key} == {
-            "Q8_0"
-        }
+        assert {kind for key, kind in kinds.items() if re.search(MATRICES, key)} == {"Q8_0"}
 
 
 def test_parts_of_a_matrix_that_do_not_fit_are_refused(written: Callable[[str], Written], tmp_path: Path) -> None:
@@ -389,6 +425,7 @@ NOT_SAID: dict[str, tuple[str, dict[str, Any], str]] = {  # a layout, changes to
         "gemma3n", {"num_kv_shared_layers": 3}, "take num_kv_shared_layers=2 of a gemma3n_text model of 22 layers, not 3.",
     ),
     "chunks of another size": ("llama4", {"attention_chunk_size": 7}, "GGUF has no field for chunk=7"),
+    "distances in place of RoPE": ("falcon of one group", {"alibi": True}, "GGUF has a place for falcon models with RoPE"),
     "heads that are partly rotated": (
         "granitehybrid of Bamba", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
         "GGUF's readers take other pairs of a bamba model's heads that are partly rotated",

@@ -70,6 +70,16 @@ def starcoder2(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     return {"use_bias": "blk.0.attn_q.bias" in raw, "rope_scaling": _rope_scaling(metadata, raw)}
 
 
+def falcon(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """Of one group of keys, or of a group for each head, is the first architecture; a second norm is of the newer one."""
+    groups, heads = metadata.get("attention.head_count_kv", 1), metadata.get("attention.head_count")
+    two = "blk.0.attn_norm_2.weight" in raw
+    own: dict[str, Any] = {"bias": "blk.0.attn_qkv.bias" in raw, "rope_scaling": _rope_scaling(metadata, raw)}
+    if not two and groups in (1, heads):
+        return own | {"multi_query": groups == 1}
+    return own | {"new_decoder_architecture": True, "num_kv_heads": groups, "num_ln_in_parallel_attn": 2 if two else 1}
+
+
 def mpt(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     largest = metadata.get("attention.max_alibi_bias", 8)
     largest = int(largest) if isinstance(largest, float) and largest.is_integer() else largest

@@ -26,6 +26,7 @@ from glassformer.checkpoint.stored_tensors import (
     Layout,
     NegativeExponential,
     OffsetByOne,
+    PartAfterGroup,
     PartAfterPart,
     SingleRow,
     StoredTensor,
@@ -183,7 +184,9 @@ def family_name_and_layout(
 ) -> tuple[str, Layout | None]:
     """The family's name for a tensor of GGUF's name and shape, and how it lies in the file."""
     architecture, table = table_of(metadata, path)
-    names = tensors.T5_PLAIN if config.get("feed_forward_proj") == "relu" else table.names
+    names = table.names
+    if table.other_names is not None and config.get(table.other_names[0]) == table.other_names[1]:
+        names = table.other_names[2]
     stem, _, ending = name.rpartition(".")
     layer = re.search(r"(?:^|\.)blk\.(\d+)\.", name)
     whole, pattern = (part.replace(f"blk.{layer.group(1)}.", "blk.{}.") if layer else part for part in (name, stem))
@@ -223,7 +226,8 @@ def gguf_name_and_layout(
     own = next((ending for whole, ending in tensors.ENDINGS.items() if name.endswith(whole)), None)
     stem, _, last = name.rpartition(".")
     layer = re.search(r"\.(\d+)\.", name)
-    by_ours = {ours: theirs for theirs, ours in reversed([*table.names.items()])}
+    other = {} if table.other_names is None else table.other_names[2]
+    by_ours = {ours: theirs for theirs, ours in reversed([*table.names.items(), *other.items()])}
     for part, ending in ((name, own), (stem, f".{last}")):
         pattern = re.sub(r"\.\d+$", ".*", re.sub(r"\.experts\.\d+\.", ".experts.*.", part))
         pattern = pattern.replace(f".{layer.group(1)}.", ".{}.", 1) if layer else pattern
@@ -246,6 +250,11 @@ def _layout(
         return FoldedVector(groups) if fits else None  # and the config is refused
     if table.part_after_part and re.fullmatch(r"blk\.\d+\.attn_qkv\.\w+", name):
         return PartAfterPart(_checked_heads(queries, 3, name, shape[0], path))
+    if table.part_after_group and re.fullmatch(r"blk\.\d+\.attn_qkv\.\w+", name):
+        groups = config.get("num_kv_heads", 1 if config.get("multi_query", True) else queries)
+        fits = type(groups) is type(queries) is int and groups > 0 and queries % groups == 0
+        fits = fits and shape[0] % (queries + 2 * groups) == 0
+        return PartAfterGroup(queries, groups) if fits else None  # and the config is refused
     projection = re.fullmatch(r"blk\.\d+\.attn_([qk])\.\w+", name) if table.interleaved else None
     if projection is None:
         return next((layout for pattern, layout in table.layouts.items() if re.fullmatch(pattern, name)), None)
@@ -294,6 +303,8 @@ class ArchitectureTable:
     tiled: bool = False  # heads of values stand in turns, one for each head of keys
     folded_norms: bool = False  # of states: the weights of each group are a row
     part_after_part: bool = False  # of a fused projection: all queries, then all keys, then all values
+    part_after_group: bool = False  # the same, of heads in groups
+    other_names: tuple[str, Any, Mapping[str, str]] | None = None  # of models whose config has this value in this field
     layouts: Mapping[str, Layout] = field(default_factory=dict)  # by a pattern of GGUF's names
     ignored: frozenset[str] = frozenset({"rope_freqs.weight", *fields.ROPE_FACTORS.values()})  # in the config instead
     numbers: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)  # fields that list one for each layer,
@@ -426,6 +437,10 @@ TABLES: Mapping[str, ArchitectureTable] = {
     "olmo": ArchitectureTable(tensors.OLMO, sizes.OLMO, "olmo", interleaved=True),
     "starcoder": ArchitectureTable(tensors.GPT2, sizes.STARCODER, "gpt_bigcode", lambda *_: {}),
     "bloom": ArchitectureTable(tensors.BLOOM, sizes.BLOOM, "bloom", lambda *_: {}, part_after_part=True),
+    "falcon": ArchitectureTable(
+        tensors.FALCON, sizes.FALCON, "falcon", fields.falcon, part_after_group=True,
+        other_names=("num_ln_in_parallel_attn", 2, tensors.FALCON_OF_TWO_NORMS),
+    ),
     "mpt": ArchitectureTable(tensors.MPT, sizes.MPT, "mpt", fields.mpt),
     "granite": ArchitectureTable(tensors.DECODER, sizes.GRANITE, "granite", interleaved=True),
     "smollm3": ArchitectureTable(tensors.DECODER, sizes.DECODER, "smollm3", interleaved=True),
@@ -456,7 +471,9 @@ TABLES: Mapping[str, ArchitectureTable] = {
         tensors.MODERN_BERT, sizes.MODERN_BERT, "modernbert", fields.modern_bert,
         ignored=frozenset(f"cls{part}.{kind}" for part in ("", ".norm", ".output") for kind in ("weight", "bias")),  # a head
     ),
-    "t5": ArchitectureTable(tensors.T5, sizes.T5, "t5", fields.t5, ignored=frozenset({"dec.blk.0.cross_attn_rel_b.weight"})),
+    "t5": ArchitectureTable(tensors.T5, sizes.T5, "t5", fields.t5, ignored=frozenset({"dec.blk.0.cross_attn_rel_b.weight"}),
+        other_names=("feed_forward_proj", "relu", tensors.T5_PLAIN),
+    ),
 }  # fmt: skip
 
 

@@ -185,6 +185,11 @@ BLOOM = {
     "attention.head_count": "num_attention_heads",
     "attention.layer_norm_epsilon": "layer_norm_epsilon",
 }
+FALCON = {
+    **{key: name for key, name in COMMON.items() if name != "max_position_embeddings"},
+    "attention.layer_norm_epsilon": "layer_norm_epsilon",
+    "rope.freq_base": "rope_theta",
+}
 MPT = {
     "context_length": "max_seq_len",
     "embedding_length": "d_model",

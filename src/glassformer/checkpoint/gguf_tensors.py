@@ -305,6 +305,19 @@ BLOOM = {
     "blk.{}.ffn_up": "transformer.h.{}.mlp.dense_h_to_4h",
     "blk.{}.ffn_down": "transformer.h.{}.mlp.dense_4h_to_h",
 }
+FALCON = {
+    "token_embd": "transformer.word_embeddings",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+    "blk.{}.attn_norm": "transformer.h.{}.input_layernorm",
+    "blk.{}.attn_qkv": "transformer.h.{}.self_attention.query_key_value",
+    "blk.{}.attn_output": "transformer.h.{}.self_attention.dense",
+    "blk.{}.ffn_up": "transformer.h.{}.mlp.dense_h_to_4h",
+    "blk.{}.ffn_down": "transformer.h.{}.mlp.dense_4h_to_h",
+}
+FALCON_OF_TWO_NORMS = {
+    **FALCON, "blk.{}.attn_norm": "transformer.h.{}.ln_mlp", "blk.{}.attn_norm_2": "transformer.h.{}.ln_attn",
+}  # fmt: skip
 MPT = {
     "token_embd": "transformer.wte",
     "output_norm": "transformer.norm_f",

@@ -226,6 +226,22 @@ class PartAfterPart(RowPermutation):
 
 
 @dataclass(frozen=True)
+class PartAfterGroup(RowPermutation):
+    """All queries, then all keys, then all values (GGUF's falcon), where the family has a group's queries, key and value
+    together.
+
+    `heads`: of queries.
+    """
+
+    groups: int
+
+    def rows(self, count: int) -> npt.NDArray[np.intp]:
+        size = count // (self.heads + 2 * self.groups)
+        query, key, value = np.split(np.arange(count), [self.heads * size, (self.heads + self.groups) * size])
+        return np.concatenate([part.reshape(self.groups, -1) for part in (query, key, value)], 1).reshape(-1)
+
+
+@dataclass(frozen=True)
 class TiledHeads(RowPermutation):
     """Heads of values in turns, one for each head of keys (GGUF's qwen35), where the family has those of a key together.
 

@@ -116,6 +116,8 @@ def model_contents(
     architecture = architecture_of(config, name)
     plan = written_plan(config)
     heads = {field: value for field, value in vars(config).items() if "head" in field or field.endswith("n_groups")}
+    if config.model_type == "falcon":
+        heads["num_kv_heads"] = config.groups
     roles = weight_roles(plan)
     tensors: list[OutputTensor] = []
     metadata: dict[str, Any] = {f"{architecture}.{key}": value for key, value in config_metadata(config, plan).items()}

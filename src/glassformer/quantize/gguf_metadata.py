@@ -40,7 +40,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "mamba2": "mamba2", "nemotron_h": "nemotron_h", "falcon_h1": "falcon-h1", "granitemoe": "granitemoe",
     "embedding_gemma": "gemma-embedding", "eurobert": "eurobert", "granitemoehybrid": "granitehybrid",
     "bamba": "granitehybrid", "cohere2": "cohere2", "ministral3": "mistral3", "llama4_text": "llama4", "apertus": "apertus",
-    "gemma3n_text": "gemma3n",
+    "gemma3n_text": "gemma3n", "falcon": "falcon",
 }  # fmt: skip
 WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
     "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "qwen3_moe", "olmoe", "hunyuan_v1_dense",
@@ -62,6 +62,11 @@ def architecture_of(config: Config, name: str) -> str:
             raise InputError(f"{name}: GGUF has no place for the {part} biases of a {config.model_type} model. {ADVICE}")
     if config.model_type == "gemma3n_text":
         _check_gemma3n(config, name)
+    if config.model_type == "falcon" and (config.alibi or config.bias or not config.parallel_attn):
+        raise InputError(
+            f"{name}: GGUF has a place for falcon models with RoPE, without biases, with attention and MLP side by side, "
+            f"and for no others. {ADVICE}"
+        )
     if config.model_type == "olmoe" and config.clip_qkv is not None:
         raise InputError(
             f"{name}: GGUF has no place for the limit of queries, keys and values of an {config.model_type} model. {ADVICE}"
@@ -160,6 +165,8 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
         metadata |= _gemma4(config)
     if config.model_type == "gemma3n_text":
         metadata |= _gemma3n(config)
+    if config.model_type == "falcon":
+        metadata |= {"attention.head_count_kv": config.groups, "context_length": config.context}
     if config.model_type == "mamba2":  # which has neither an MLP nor heads that attend
         metadata |= {"ssm.inner_size": config.state_space.inner, "feed_forward_length": 0, "attention.head_count": 0}
     if config.model_type == "falcon_h1":
