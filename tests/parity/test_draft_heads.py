@@ -19,10 +19,12 @@ from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Feed, Want
 from glassformer.ground.changes import Change
+from glassformer.ground.errors import SettingError
 from glassformer.ground.sites import HEAD_INPUT, Watch
 from glassformer.model_files import DraftHead, ModelFiles, open_model
 from glassformer.quantize import quantize, requantized
 from glassformer.quantize.gguf_metadata import ARCHITECTURES
+from glassformer.runtime.executors import ExecutorOptions, Executors
 from glassformer.see.parameters import parameters
 from tests.parity import draft_heads, reference
 from tests.see.test_views import TOKENIZERS
@@ -140,6 +142,25 @@ def test_a_family_or_a_file_may_be_without(tmp_path: Path) -> None:
         opened = open_model(tmp_path / family)
         assert opened.draft_head is None
         assert not opened.kept_tensors
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        ("llama", "has none. Leave"),
+        ("qwen3_5_text", "its files leave it out"),
+        ("ernie4_5_moe", "those of ernie4_5_moe models"),
+    ],
+)
+def test_why_a_model_has_no_head_is_said(family: str, said: str, tmp_path: Path) -> None:
+    """Where a config speaks of one, whether its files leave it out, or nobody here computes it."""
+    reference.write(tmp_path, family)
+    path = tmp_path / "config.json"
+    promise = {} if family == "llama" else {"num_nextn_predict_layers": 1}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **promise}))
+    with pytest.raises(SettingError, match="means a model") as caught:
+        _ = Executors(open_model(tmp_path), ExecutorOptions(executor="cpu")).draft_head
+    assert said in str(caught.value)
 
 
 @pytest.mark.every_family

@@ -57,8 +57,14 @@ def _config_class(kind: type[Config]) -> type[Config]:
 
 def no_head(name: str, config: Any) -> str:
     """Why a model cannot draft for itself."""
-    promised = any(getattr(config, count, 0) for count in COUNTS)
-    reason = "none, though its config speaks of one: its files leave it out" if promised else "none"
+    reason = "none"
+    if any(getattr(config, count, 0) for count in COUNTS):  # its config speaks of one
+        computed = getattr(config, "draft_fields", None) is not None
+        reason += (
+            ", though its config speaks of one: its files leave it out"
+            if computed
+            else (f" that can be used: how those of {config.model_type} models compute is not known here")
+        )
     return (
         f"{spell('assistant_model', 'mtp')} means a model's own head for further tokens, and {name} has {reason}. "
         "Leave it out, or name a smaller model of the same vocabulary."
