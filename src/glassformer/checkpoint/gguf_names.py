@@ -241,7 +241,7 @@ def _layout(
     table: ArchitectureTable, name: str, shape: tuple[int, ...], config: Mapping[str, Any], path: Path
 ) -> Layout | None:
     """How a tensor of GGUF's name lies, where that is not how the family has it."""
-    queries = config.get("num_attention_heads")
+    queries: Any = config.get("num_attention_heads")
     if table.tiled and (tiled := _tiled(name, config)) is not None:
         return tiled
     if table.folded_norms and re.fullmatch(r"blk\.\d+\.ssm_norm\.weight", name):

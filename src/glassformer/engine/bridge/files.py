@@ -140,13 +140,13 @@ def quiet() -> Iterator[None]:
 
     level, has_bars = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
     theirs.set_verbosity(logging.ERROR)
-    theirs.disable_progress_bar()  # type: ignore[no-untyped-call]
+    theirs.disable_progress_bar()
     try:
         yield
     finally:
         theirs.set_verbosity(level)
         if has_bars:
-            theirs.enable_progress_bar()  # type: ignore[no-untyped-call]
+            theirs.enable_progress_bar()
 
 
 def bridged(opened: ModelFiles, dtype: str | None = None) -> ModelFiles:
