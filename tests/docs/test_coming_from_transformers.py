@@ -219,6 +219,20 @@ def _experts(ours: Any, theirs: Any, folder: Path, caplog: pytest.LogCaptureFixt
     assert torch.allclose(models.ours(source, decoder_input_ids=ids).logits, whole, atol=1e-5)
 
 
+@difference("Patterns of LED's encoder have a column for each token of the source, and rows for global tokens, too.")
+@torch.no_grad()
+def _windows(ours: Any, theirs: Any, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The reference's have one for each global token and each place in the window, and global tokens' are elsewhere."""
+    models = load_pair(write_model(folder, "led", "seq2seq", attention_window=4), "seq2seq")
+    source, ids = torch.arange(5, 16)[None], torch.arange(20, 29)[None]
+    chosen = (source == 5).long()
+    given = {"decoder_input_ids": ids, "global_attention_mask": chosen, "output_attentions": True}
+    expected, (pattern, *_) = models.theirs(source, **given), models.ours(source, **given).encoder_attentions
+    assert expected.encoder_attentions[0].shape == (*pattern.shape[:3], 1 + 4 + 1)
+    assert torch.allclose(pattern[:, :, 0], expected.encoder_global_attentions[0][:, :, :11, 0], atol=1e-6)
+    assert torch.allclose(pattern[:, :, 1:, 0], expected.encoder_attentions[0][:, :, 1:, 0], atol=1e-6)
+
+
 @pytest.mark.parametrize("text", DIFFERENCES)
 def test_what_differs_does_so(text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     models = load_pair(write_model(tmp_path, "llama", "causal"), "causal")

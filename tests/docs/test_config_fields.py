@@ -68,7 +68,7 @@ PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and kee
     "bart": {"force_bos_token_to_be_generated"},
     **{
         family: {"force_bos_token_to_be_generated"}
-        for family in ("pegasus", "mbart", "m2m_100", "blenderbot", "blenderbot-small")
+        for family in ("pegasus", "mbart", "m2m_100", "blenderbot", "blenderbot-small", "led")
     },
     "marian": {"force_bos_token_to_be_generated", "decoder_vocab_size"},
 }

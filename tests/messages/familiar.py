@@ -14,10 +14,13 @@ from glassformer import AutoConfig, Change, DynamicCache, EncoderDecoderCache, S
 from glassformer.compat.auto import AutoModelForCausalLM, AutoModelForSequenceClassification
 from glassformer.compat.scratch import Model as Scratch
 from glassformer.compat.scratch import generate_with_trace
+from glassformer.engine.plain.executor import PlainExecutor
+from glassformer.engine.protocol import Source
 from glassformer.ground.errors import (
     CheckpointError,
     ConfigError,
     ContextExceeded,
+    ExecutorError,
     InputError,
     InputTypeError,
     ModelNotFound,
@@ -97,6 +100,10 @@ def deepseek(**fields: Any) -> Any:
     return blueprints.read_config({"model_type": "deepseek_v2", **TINY["deepseek_v2"], **fields})
 
 
+def led_module() -> Any:
+    return glassformer.AutoModelForSeq2SeqLM.from_config(tiny("led"))
+
+
 def collator(tokenizer: Any = None, **options: Any) -> Any:
     return glassformer.DataCollatorForLanguageModeling(tokenizer or encoder().model.tokenizer, **options)
 
@@ -120,6 +127,13 @@ MESSAGES: dict[str, list[Entry]] = {
         (InputError, lambda: pair_module()(IDS, attention_mask=torch.zeros(1, 1, 3, 3), decoder_input_ids=IDS),
          "attention_mask has shape (1, 1, 3, 3); an encoder-decoder's is (batch, source), since both of its stacks look "
          "at the source."),
+        (InputError, lambda: led_module()(IDS, decoder_input_ids=IDS, global_attention_mask=torch.ones(1, 2)),
+         "global_attention_mask has shape (1, 2); it must be a tensor of (1, 3), as the source's tokens are."),
+        (InputError, lambda: led_module()(IDS, decoder_input_ids=IDS, global_attention_mask=torch.full((1, 3), 2)),
+         "global_attention_mask must hold 1 for global tokens and 0 for all others."),
+        (ExecutorError, lambda: PlainExecutor(pair_module()).open(Source([5, 6], [0])),
+         "this model's encoder has no global tokens: leave them out."),
+        (InputError, lambda: Source([5, 6], [2]), "a source of 2 tokens has global tokens at [2]."),
         (InputError, lambda: module()(IDS, cache_position=torch.arange(4, 7)),
          "cache_position is [4, 5, 6]; with 0 remembered tokens, 3 new ones stand at 0 to 2. Leave it out, or crop the "
          "cache first."),
@@ -225,6 +239,8 @@ MESSAGES: dict[str, list[Entry]] = {
          "encoder_outputs are for encoder-decoders; this model has no encoder."),
         (InputError, lambda: pair_module().generate(IDS, inputs_embeds=torch.zeros(1, 3, pair_module().config.hidden_size)),
          "give an encoder-decoder's source once: either as input_ids or as inputs_embeds."),
+        (InputError, lambda: pair_module().generate(IDS, global_attention_mask=torch.ones_like(IDS)),
+         "global_attention_mask is for encoders with global tokens; bart has none."),
         (InputError, lambda: pair_module().generate(encoder_outputs=[IDS]),
          "encoder_outputs must hold the encoder's states, (batch, source, hidden), first."),
         (SettingError, lambda: module().generate(IDS, logprobs=3),
@@ -452,6 +468,10 @@ MESSAGES: dict[str, list[Entry]] = {
             {"model_type": "lfm2", **TINY["lfm2"], "layer_types": None, "full_attn_idxs": 2}
          ),
          "config field 'full_attn_idxs' is 2; it must list layers by index."),
+        (ConfigError, lambda: tiny("led", attention_window=[4]),
+         "config field 'attention_window' is [4]; it must be a number, or one for each of the 2 blocks of the encoder."),
+        (ConfigError, lambda: tiny("led", attention_window=[4, 7]),
+         "config field 'attention_window' is 7; it must be even, since half of a window is on each side."),
         (ConfigError, lambda: glm4_moe(n_group=4),
          "config field 'n_group' is 4, but 6 experts ('n_routed_experts') make no such groups of two or more each."),
         (ConfigError, lambda: glm4_moe(topk_group=4),

@@ -135,7 +135,36 @@ def build(model_type: str, head: str = "CausalLM", dtype: torch.dtype = torch.fl
                 buffer.copy_(0.8 + 0.3 * torch.rand(buffer.shape, generator=generator))
             if name.endswith(("final_logits_bias", "e_score_correction_bias", "expert_bias")):
                 buffer.copy_(torch.randn(buffer.shape, generator=generator) * (1.0 if "logits" in name else 0.2))
+    if model_type == "led":
+        model.get_encoder().register_forward_hook(with_whole_patterns, with_kwargs=True)
     return model
+
+
+def with_whole_patterns(encoder: Any, args: Any, given: Mapping[str, Any], output: Any) -> Any:
+    """LED's patterns, (batch, heads, length, global tokens + window + 1), as those of most others: with all keys."""
+    if not output.get("attentions"):
+        return output
+    chosen, pairs = given.get("global_attention_mask"), zip(output.attentions, encoder.config.attention_window, strict=True)
+    globals_ = output.get("global_attentions") or (None,) * len(output.attentions)
+    whole = [whole_pattern(*pair, chosen, seen) for pair, seen in zip(pairs, globals_, strict=True)]
+    output["attentions"] = tuple(whole)
+    return output
+
+
+def whole_pattern(near: Any, window: int, chosen: Any, seen: Any) -> Any:
+    """`near`: (batch, heads, length, global tokens + window + 1); `seen`: what these see, (…, keys, global tokens)."""
+    batch, heads, length, width = near.shape
+    whole = torch.zeros(batch, heads, length, length)
+    first = width - window - 1  # behind the global tokens
+    for away in range(-(window // 2), window // 2 + 1):
+        rows = torch.arange(max(0, -away), min(length, length - away))
+        whole[:, :, rows, rows + away] = near[:, :, rows, first + window // 2 + away]
+    for row in range(batch if chosen is not None else 0):
+        for index, column in enumerate(chosen[row].nonzero()[:, 0].tolist()):
+            whole[row, :, :, column] += near[row, :, :, index]
+        for index, column in enumerate(chosen[row].nonzero()[:, 0].tolist()):
+            whole[row, :, column] = seen[row, :, :length, index]
+    return whole
 
 
 def write(folder: Path, model_type: str, head: str = "CausalLM", **changes: Any) -> Any:

@@ -99,11 +99,12 @@ ROUNDED = (
     "minimax_m2",
     "llama4_text",
     "ernie4_5_moe",
+    "led",
     *reference.RECURRENT,
 )  # families whose attention the reference has in float32 only, or whose RoPE, router or states
 FLOAT32 = {"ernie4_5_moe": (".mlp.gate.weight",), "olmo_hybrid": (".A_log", ".dt_bias")}
 TURNED = ("embedding_gemma", "eurobert", "gte", "modernbert", "nomic_bert", "roformer")  # encoders with RoPE
-UNTURNED = ({*reference.ENCODERS} - {*TURNED}) | {"opt", "biogpt", *reference.BARTS}
+UNTURNED = ({*reference.ENCODERS} - {*TURNED}) | {"opt", "biogpt", "led", *reference.BARTS}
 KEYS = ("k_proj.bias", "key.bias", "k_lin.bias", "attn.k.bias")
 CASES = [
     *((family, head, {}) for family, heads in reference.HEADS.items() for head in heads if head not in ("base",)),
@@ -161,8 +162,8 @@ def inputs(theirs: Any, family: str, head: str) -> dict[str, Tensor]:
     """A padded batch where that means the same on both sides."""
     if family not in reference.PAIRS:
         return {"input_ids": ids_for(theirs, 2, 19)}
-    shorter = 17 if family == "t5gemma" else 8  # whose windows of padding alone are no numbers in float64
-    _, source, mask = ragged(theirs, (17, shorter))
+    whole = {"t5gemma": (17, 17), "led": (16, 16)}  # whose windows of padding alone are no numbers in float64
+    _, source, mask = ragged(theirs, whole.get(family, (17, 8)))
     if head == "sequence":
         source = ids_for(theirs, 2, 9)
         source[:, -1] = theirs.config.eos_token_id

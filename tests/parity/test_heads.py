@@ -196,6 +196,7 @@ FEW: dict[str, dict[str, int]] = {  # blocks, so that every site of them can be 
     **dict.fromkeys(("gpt2", "gptj", "gpt_bigcode", "openai-gpt", "bloom"), GPT2),
     "mpt": {"n_layers": 2}, "distilbert": {"n_layers": 2},
     **dict.fromkeys(("t5", "mt5", "umt5", "switch_transformers"), T5), **dict.fromkeys(reference.BARTS, BART),
+    "led": {**BART, "attention_window": 4},
     **dict.fromkeys(
         ("gemma3_text", "olmo3", "cohere2", "gpt_neo", "exaone4", "gemma4_text", "glm4_moe_lite", "embedding_gemma"), LISTED
     ),

@@ -59,7 +59,7 @@ WIDE: dict[str, dict[str, Any]] = {  # rows of 64 and the like, so that somethin
     "ernie4_5_moe": EXPERTS, "llama4_text": {**DECODER, "intermediate_size_mlp": 64},
     "t5": T5, "mt5": {**T5, "feed_forward_proj": "relu"}, "umt5": {**T5, "feed_forward_proj": "relu"},
     "switch_transformers": T5,
-    **dict.fromkeys(reference.BARTS, BART), "t5gemma": DECODER,
+    **dict.fromkeys((*reference.BARTS, "led"), BART), "t5gemma": DECODER,
 }  # fmt: skip
 SMALL = (
     "position",

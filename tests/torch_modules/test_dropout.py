@@ -61,7 +61,7 @@ RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand i
     "switch_transformers": {"dropout_rate": 0.21},
     "t5gemma": {**LLAMA, "dropout_rate": 0.11},
     **{family: {**BART, "classifier_dropout": 0.41} for family in ("bart", "mbart")},
-    **dict.fromkeys(("marian", "pegasus", "m2m_100", "blenderbot", "blenderbot-small"), BART),
+    **dict.fromkeys(("marian", "pegasus", "m2m_100", "blenderbot", "blenderbot-small", "led"), BART),
     "scratch": {"dropout": 0.21},
 }
 ATTENTION = {
@@ -134,11 +134,24 @@ def predictable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functional, "scaled_dot_product_attention", attention)
 
 
+def dropout_of_windows(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """The same for weights with a column for each place in a token's window: (batch, length, heads, window + 1)."""
+    if x.ndim != 4:
+        return x * shares(x.shape[-1], p) if training else x
+    length, width = x.shape[1], x.shape[-1]
+    keys = torch.arange(length)[:, None] + torch.arange(width) - width // 2
+    return x * shares(length, p)[keys.clamp(0, length - 1)][:, None] if training else x
+
+
 @torch.no_grad()
 @pytest.mark.usefixtures("predictable")
 @pytest.mark.parametrize(("family", "head"), CASES)
-def test_dropout_is_where_the_reference_has_it(family: str, head: str, tmp_path: Path) -> None:
+def test_dropout_is_where_the_reference_has_it(
+    family: str, head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same modules by the same names, at the same rates, the same inside attention; applied at the same places."""
+    if family == "led":
+        monkeypatch.setattr(functional, "dropout", dropout_of_windows)
     theirs = reference.write(tmp_path, family, head, **RATES[family])
     ours = load(tmp_path, head)
     given = inputs(ours)
@@ -174,7 +187,10 @@ class TestDropoutInTraining:
 
     def test_gradients_flow_through_dropout(self, family: str) -> None:
         model = make(family)
-        scores = model(**inputs(model)).logits
+        given = inputs(model)
+        if model.base_model.described.has_global_tokens:
+            given["global_attention_mask"] = (torch.arange(given["input_ids"].shape[1]) == 2).expand_as(given["input_ids"])
+        scores = model(**given).logits
         scores.logsumexp(-1).square().mean().backward()
         silent = [n for n, p in model.named_parameters() if p.grad is None or not float(p.grad.abs().max()) > 0]
         experts = [n for n, _ in model.named_parameters() if ".experts." in n]

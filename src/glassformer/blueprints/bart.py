@@ -115,11 +115,13 @@ def attention(
     return b.dropout(a, c.dropout, "dropout")
 
 
-def embedded(b: Builder, c: Config, base: str, name: str) -> Value:
-    """A stack's tokens as its first block takes them."""
+def embedded(b: Builder, c: Config, base: str, name: str, rows: int = 0, first: int = FIRST) -> Value:
+    """A stack's tokens as its first block takes them. `rows`: of the table of positions, by default one for each of them;
+    `first`: the one that the first token gets."""
+    rows = rows or c.max_position_embeddings + first
     table = "shared" if c.tie_word_embeddings else f"{name}.embed_tokens"
     x = b.embed(f"{base}{table}", site=None, scale=c.scale)
-    x = b.position(x, f"{base}{name}.embed_positions", c.max_position_embeddings + FIRST, first=FIRST)
+    x = b.position(x, f"{base}{name}.embed_positions", rows, first=first)
     x = b.norm(x, f"{base}{name}.layernorm_embedding", EPS, site="embedding", how="layer")
     return b.dropout(x, c.dropout, f"{base}{name}.dropout")
 
@@ -171,11 +173,12 @@ def prenorm_stack(b: Builder, c: Config, x: Value, base: str, name: str, encoded
 
 
 def blueprint(
-    c: Config, head: Head = "seq2seq", embedded: Embedded = embedded, stack: Stack = stack, biased: bool = True
-) -> Blueprint:
+    c: Config, head: Head = "seq2seq", embedded: Embedded = embedded, stack: Stack = stack, biased: bool = True,
+    family: Family = FAMILY,
+) -> Blueprint:  # fmt: skip
     """`embedded`: a stack's tokens as its first block takes them; `biased`: whether the head that writes has a bias, which
     is stored but was never trained."""
-    b, base = Builder(c), FAMILY.prefix(head)
+    b, base = Builder(c), family.prefix(head)
     with b.encoder():
         encoded = stack(b, c, embedded(b, c, base, "encoder"), base, "encoder")
     x = stack(b, c, embedded(b, c, base, "decoder"), base, "decoder", encoded)

@@ -18,6 +18,7 @@ from glassformer.ground.sites import AFTER, ENCODER, ModelSites, Synonyms, modul
 from glassformer.ops.activate import build_activate, build_learned_activate
 from glassformer.ops.add import build_add, build_identity, build_scale, build_scales, build_times
 from glassformer.ops.attend import Attend, build_attend
+from glassformer.ops.attend_global import AttendGlobal, build_attend_global, build_global_heads
 from glassformer.ops.causal_conv import build_causal_conv
 from glassformer.ops.clip import build_clip
 from glassformer.ops.columns import build_columns
@@ -112,6 +113,11 @@ class Blueprint:
         """Refuse what reads the equations of the ops, where there are none; `what`: in the words of a message."""
 
     @cached_property
+    def has_global_tokens(self) -> bool:
+        """Whether a caller may choose some tokens of a source, which all others see and which see all."""
+        return any(self.ops_of(AttendGlobal))
+
+    @cached_property
     def mixes_streams(self) -> bool:
         """Whether blocks have several streams, so that none of them is the sum of all that was added."""
         return any(self.ops_of(Mix))
@@ -188,6 +194,7 @@ class Family:
     scaled_vectors: bool = False  # a caller's vectors are scaled, as those of ids are; of an encoder-decoder the target's
     scaled_source: bool = False  # and the source's
     shares_embedding: bool = True  # an encoder-decoder has a token embedding beside its stacks
+    global_tokens: bool = False  # a caller may choose some tokens of a source, which all others see and which see all
     shifts_source: bool = False  # without a target, the decoder gets the source itself, shifted right
 
     def prefix(self, head: Head) -> str:
@@ -220,6 +227,8 @@ class Builder(Recorder):
     join = build_join
     rotate = build_rotate
     attend = build_attend
+    global_heads = build_global_heads
+    attend_global = build_attend_global
     causal_conv = build_causal_conv
     time_step = build_time_step
     decay = build_decay

@@ -253,6 +253,11 @@ class Config:
         """How many tokens the model has room for."""
         return self.max_position_embeddings
 
+    @property
+    def source_context(self) -> int:
+        """How many tokens it has room for in what it is given to read: of an encoder-decoder the source."""
+        return self.context
+
     def initial_std(self, name: str, inputs: int) -> float | None:
         """The standard deviation of a layer's untrained weights, by its name and input size; None: torch's own default."""
         return self.initializer_range

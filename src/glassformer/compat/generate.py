@@ -46,6 +46,7 @@ class GenerationMixin:
         inputs_embeds: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         encoder_outputs: Any = None,
+        global_attention_mask: Tensor | None = None,
         past_key_values: Any = None,
         generation_config: GenerationConfig | None = None,
         streamer: Streamer | None = None,
@@ -71,6 +72,7 @@ class GenerationMixin:
                 has what it wrote alone.
             decoder_input_ids: for an encoder-decoder, how the target begins, instead of the start token alone.
             encoder_outputs: for an encoder-decoder, what its encoder gave for the source, which is not read again.
+            global_attention_mask: for an encoder with global tokens, 1 for those, which all others see and which see all.
             past_key_values: the cache of a call that has read the beginning of this prompt, or an empty one. What it holds
                 is not read again; afterwards it holds the whole text but for the last token (not with beams).
             generation_config: settings to use instead of `model.generation_config`.
@@ -93,7 +95,7 @@ class GenerationMixin:
         """
         read = GenerateInputs(
             _prompt_ids(self, inputs, input_ids, settings, (inputs_embeds, encoder_outputs)), attention_mask, inputs_embeds,
-            decoder_input_ids, encoder_outputs, past_key_values,
+            decoder_input_ids, encoder_outputs, past_key_values, global_attention_mask,
         )  # fmt: skip
         call = _prepare_call(self, read, generation_config, tokenizer, settings, watch)
         if streamer is not None:

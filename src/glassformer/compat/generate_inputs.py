@@ -18,13 +18,14 @@ import torch
 from torch import Tensor
 
 from glassformer.decoding import GenerationConfig
-from glassformer.engine.protocol import Row
+from glassformer.engine.protocol import Row, Source
 from glassformer.ground.errors import InputError, InputTypeError
 from glassformer.ground.sites import Watch
 from glassformer.torch.arguments import check_device
 from glassformer.torch.base import check_ids
 from glassformer.torch.cache import DynamicCache, EncoderDecoderCache, StaticCache
 from glassformer.torch.heads import Seq2SeqLM
+from glassformer.torch.mask import chosen_tokens
 from glassformer.torch.outputs import BaseModelOutput
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class GenerateInputs:
     decoder_input_ids: Tensor | None = None
     encoder_outputs: Any = None
     past_key_values: Any = None
+    global_attention_mask: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,9 @@ def _read_pairs(model: Any, inputs: GenerateInputs, settings: GenerationConfig, 
     layout = _layout(source, inputs.attention_mask, settings)
     if ids is not None and inputs.encoder_outputs is None:
         sources: list[Sequence[int] | None] = [row.tolist() for row in layout.own(ids)]
+        if (chosen := _global_tokens(model, inputs, ids)) is not None:
+            places = [row.nonzero()[:, 0].tolist() for row in layout.own(chosen)]
+            sources = [Source(source or (), tokens) for source, tokens in zip(sources, places, strict=True)]
     else:
         sources = [()] * len(source)
     seen = settings.output_hidden_states or settings.output_attentions
@@ -160,6 +165,16 @@ def _read_pairs(model: Any, inputs: GenerateInputs, settings: GenerationConfig, 
     rows = [row.tolist() for row in decoder_ids]
     target_layout = PaddedRows.of(*decoder_ids.shape)
     return Prompts(decoder_ids, target_layout, rows, [None] * len(rows), sources, layout, encoder_output)
+
+
+def _global_tokens(model: Any, inputs: GenerateInputs, ids: Tensor) -> Tensor | None:
+    """Which of a source's tokens are global, (batch, source), if a caller has chosen any."""
+    chosen = inputs.global_attention_mask
+    if chosen is None:
+        return None
+    if not model.base_model.described.has_global_tokens:
+        raise InputError(f"global_attention_mask is for encoders with global tokens; {model.config.model_type} has none.")
+    return chosen_tokens(chosen, ids.shape)
 
 
 def _decoder_ids(model: Any, source: Tensor, decoder_ids: Tensor | None, settings: GenerationConfig) -> Tensor:
@@ -231,14 +246,16 @@ def _as_encoder_output(output: Any) -> BaseModelOutput:
 
 
 def _encode(model: Any, inputs: GenerateInputs, settings: GenerationConfig, watch: Watch | None) -> BaseModelOutput:
+    chosen = {} if inputs.global_attention_mask is None else {"global_attention_mask": inputs.global_attention_mask}
     with evaluating(model), torch.no_grad():
         output: BaseModelOutput = model.base_model.run_encoder(
             inputs.input_ids,
             inputs.attention_mask,
-            inputs.inputs_embeds,
-            settings.output_attentions,
-            settings.output_hidden_states,
-            watch,
+            inputs_embeds=inputs.inputs_embeds,
+            output_attentions=settings.output_attentions,
+            output_hidden_states=settings.output_hidden_states,
+            watch=watch,
+            **chosen,
         )
     return output
 

@@ -21,7 +21,7 @@ from glassformer.decoding.shortlist import Floats, Shortlist
 from glassformer.decoding.stopping import Finish, after_seconds
 from glassformer.decoding.token_history import TokenHistory
 from glassformer.decoding.waterfall import MODEL, Waterfall, waterfall
-from glassformer.engine.protocol import BEST, Choice, Row
+from glassformer.engine.protocol import BEST, Choice, Row, Source
 from glassformer.ground.candidates import Candidates, EntropyStats, entropy_stats, top
 from glassformer.ground.errors import InputError, NotNumbers, SettingError
 
@@ -157,7 +157,7 @@ class Policy:
     @property
     def prefix_key(self) -> tuple[object, ...]:
         """What it reads before the first token: policies that agree in this can share it."""
-        texts = (None if ids is None else tuple(ids) for ids in (self.source, self.negative))
+        texts = (None if ids is None else Source.of(ids) for ids in (self.source, self.negative))
         return self.prompt, *texts, id(self.row), id(self.vectors)
 
     @property

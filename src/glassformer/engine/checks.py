@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.engine.protocol import NO_EXTRAS, BlockInput, Capabilities, Feed, Want
+from glassformer.engine.protocol import NO_EXTRAS, BlockInput, Capabilities, Feed, Source, Want
 from glassformer.ground.errors import ExecutorError, InputError, SiteError, check_context, check_ids, spell
 from glassformer.ground.sites import ModelSites, Watch, is_module
 
@@ -84,22 +84,31 @@ def restored(rows: Sequence[HasLength], lengths: Sequence[int]) -> Iterator[None
 class InputChecks:
     """What one model can take."""
 
-    def __init__(self, context: int, vocabulary: int, names: ModelSites, capabilities: Capabilities = NO_EXTRAS) -> None:
-        """`names`: its sites; `capabilities`: which feeds its executor takes."""
+    def __init__(
+        self, context: int, vocabulary: int, names: ModelSites, capabilities: Capabilities = NO_EXTRAS,
+        source_context: int | None = None, global_tokens: bool = False,
+    ) -> None:  # fmt: skip
+        """`names`: its sites; `capabilities`: which feeds its executor takes; `source_context`: how many tokens a source may
+        have, by default as many as a row; `global_tokens`: whether some of them may be global."""
         self.context = context
+        self.source_context = context if source_context is None else source_context
+        self.global_tokens = global_tokens
         self.capabilities = capabilities
         self.vocabulary = vocabulary
         self.names = names
 
-    def source(self, source: Sequence[int] | None) -> tuple[int, ...]:
+    def source(self, source: Sequence[int] | None) -> Source:
         """A row's source, which a model with an encoder needs; empty for one without."""
         if self.names.has_encoder and not source:
             raise ExecutorError("this model has an encoder, so a row needs a source of at least one token.")
         if source is not None and not self.names.has_encoder:
             raise ExecutorError("this model has no encoder, so a row takes no source.")
-        check_context(len(source or ()), self.context)
+        check_context(len(source or ()), self.source_context)
         self.check_ids(source or ())
-        return tuple(source or ())
+        checked = Source.of(source or ())
+        if checked.global_tokens and not self.global_tokens:
+            raise ExecutorError("this model's encoder has no global tokens: leave them out.")
+        return checked
 
     def feed(self, feed: Feed, length: int) -> Feed:
         """A feed for a row of `length` tokens, with its watch's patterns expanded."""

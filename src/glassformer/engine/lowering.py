@@ -20,9 +20,10 @@ class Lowering(ProgramWriter):
     """Writes the program of one stack: the model, or one of the two stacks of an encoder-decoder."""
 
     def __init__(
-        self, blueprint: Blueprint, stack: str, reads: frozenset[str], changes: frozenset[str], config: Any
-    ) -> None:
-        super().__init__(blueprint.ops, reads, changes, config)
+        self, blueprint: Blueprint, stack: str, reads: frozenset[str], changes: frozenset[str], config: Any,
+        global_tokens: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(blueprint.ops, reads, changes, config, global_tokens)
         self.stack = stack
 
     def lower(self) -> Program:

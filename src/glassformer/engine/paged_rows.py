@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from glassformer.engine import checks
-from glassformer.engine.protocol import Row
+from glassformer.engine.protocol import NO_SOURCE, Row, Source
 from glassformer.engine.row_history import RowHistory, forked
 from glassformer.engine.row_states import RowState, StatefulRows
 from glassformer.ground.ownership import ForkSafeLock, NotCopied
@@ -67,7 +67,7 @@ class PagedRow(Generic[PagesType]):
     source_pages: PagesType | None = None
     length: int = 0
     open: bool = True
-    source: tuple[int, ...] = ()  # token ids for the encoder
+    source: Source = NO_SOURCE  # token ids for the encoder
     encoded: bool = False
     history: RowHistory | None = None  # where it may have to be read anew
     state: RowState | None = None  # where layers keep one

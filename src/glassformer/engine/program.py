@@ -71,6 +71,13 @@ class TokenScope(IntEnum):
     ALL, SCORED, GATHERED = range(3)
 
 
+class GlobalTokens(IntEnum):
+    """Of a step of attention, what it has to do with a feed's global tokens: nothing, or they are seen by all beside what is
+    in the window, or the step computes them alone."""
+
+    NONE, SEEN, ALONE = range(3)
+
+
 class RowRuns(NamedTuple):
     """Some rows of a fused matrix: runs of `size` rows, the `first` row on; each begins `step` rows after the one before."""
 
@@ -225,6 +232,7 @@ class ProgramStep:
     kv_numbers: int = 0
     window: int = 0  # 0: none
     chunk: int = 0  # tokens see none of another chunk of so many; 0: all
+    global_tokens: GlobalTokens = GlobalTokens.NONE
     causal: bool = False
     cross_attention: bool = False  # keys and values are those of the source
     rope: int | None = None  # the index of one of the program's ropes

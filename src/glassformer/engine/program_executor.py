@@ -71,19 +71,25 @@ class ProgramModel(NotCopied, Generic[Prepared]):
         self.config = config
         self.blueprint = blueprint
         self.context: int = config.context
-        self._checks = checks.InputChecks(config.context, config.vocab_size, blueprint.site_names, capabilities=capabilities)
+        self._checks = checks.InputChecks(
+            config.context, config.vocab_size, blueprint.site_names, capabilities, config.source_context,
+            blueprint.has_global_tokens,
+        )  # fmt: skip
         self._lock = ForkSafeLock()  # passes reuse buffers, so one runs at a time
-        self._programs: dict[tuple[str, frozenset[str], frozenset[str]], Prepared] = {}
+        self._programs: dict[tuple[str, frozenset[str], frozenset[str], bool], Prepared] = {}
 
     def _prepare(self, program: Program) -> Prepared:
         raise NotImplementedError
 
-    def _program(self, stack: str, reads: frozenset[str] = NO_SITES, changes: frozenset[str] = NO_SITES) -> Prepared:
-        """The program of a stack for these sites; the least recently used are dropped."""
-        key = (stack, stack_sites(reads, stack), stack_sites(changes, stack))
+    def _program(
+        self, stack: str, reads: frozenset[str] = NO_SITES, changes: frozenset[str] = NO_SITES, global_tokens: bool = False
+    ) -> Prepared:
+        """The program of a stack for these sites, and for rows that may have global tokens; the least recently used are
+        dropped."""
+        key = (stack, stack_sites(reads, stack), stack_sites(changes, stack), global_tokens)
         prepared = self._programs.pop(key, None)
         if prepared is None:
-            prepared = self._prepare(Lowering(self.blueprint, *key, self.config).lower())
+            prepared = self._prepare(Lowering(self.blueprint, *key[:3], self.config, global_tokens).lower())
             if len(self._programs) >= MAX_PROGRAMS:
                 del self._programs[next(iter(self._programs))]
         self._programs[key] = prepared
@@ -182,7 +188,8 @@ class ProgramExecutor(ProgramModel[Prepared], PagedRows[RowType], Generic[Prepar
         unread = [(feed, row) for feed, row in zip(feeds, rows, strict=True) if row.source and not row.encoded]
         if not unread:
             return {}
-        prepared = self._program(ENCODER, *watched_sites([feed for feed, _ in unread]))
+        chosen = any(row.source.global_tokens for _, row in unread)
+        prepared = self._program(ENCODER, *watched_sites([feed for feed, _ in unread]), chosen)
         chunks = []
         for index, (feed, row) in enumerate(unread):
             assert row.source_pages is not None

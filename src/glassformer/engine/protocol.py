@@ -7,17 +7,18 @@ loop, beams, a scheduler, a tree) decide what to feed; executors compute the log
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import compress, count
 from operator import ne
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer.ground.candidates import Candidates
+from glassformer.ground.errors import InputError
 from glassformer.ground.sites import Watch
 
 CACHES = ("f32", "f16", "bf16", "q8")  # dtypes that an engine may store keys and values in
@@ -32,6 +33,42 @@ class Row(Protocol):
     @property
     def length(self) -> int:
         """How many tokens are in its cache."""
+
+
+class Source(tuple[int, ...]):
+    """The ids that an encoder reads, of which some stand for global tokens: all others see them, and they see all.
+
+    >>> Source((7, 8, 9), global_tokens=[0]) == Source((7, 8, 9))
+    False
+    """
+
+    global_tokens: frozenset[int] = frozenset()  # their places
+    global_range: tuple[int, int] = (0, 0)  # from the first of them to the end of the last one
+    mask: npt.NDArray[np.uint8] | None = None  # 1 for them, 0 for all others; None: there are none
+
+    def __new__(cls, ids: Iterable[int], global_tokens: Iterable[int] = ()) -> Self:
+        source = super().__new__(cls, ids)
+        source.global_tokens = frozenset(global_tokens)
+        if source.global_tokens:
+            if not source.global_tokens <= frozenset(range(len(source))):
+                raise InputError(f"a source of {len(source)} tokens has global tokens at {sorted(source.global_tokens)}.")
+            source.global_range = min(source.global_tokens), max(source.global_tokens) + 1
+            source.mask = np.array([place in source.global_tokens for place in range(len(source))], np.uint8)
+        return source
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other) and self.global_tokens == getattr(other, "global_tokens", frozenset())
+
+    def __hash__(self) -> int:
+        return super().__hash__()
+
+    @classmethod
+    def of(cls, ids: Iterable[int]) -> Self:
+        """The same, or ids of which none stands for a global token."""
+        return ids if isinstance(ids, cls) else cls(ids)
+
+
+NO_SOURCE = Source(())
 
 
 class Want(Enum):
@@ -138,7 +175,7 @@ class Executor(Protocol):
         """What it offers beyond these methods."""
 
     def open(self, source: Sequence[int] | None = None) -> Row:
-        """A new, empty row; `source` is an encoder's input."""
+        """A new, empty row; `source` is an encoder's input, with its global tokens if it is a `Source`."""
 
     def run(self, feeds: Sequence[Feed]) -> Sequence[Logits]:
         """One pass over all these feeds."""

@@ -67,6 +67,11 @@ class Attend(TokenMixer):
     def cross(self) -> bool:
         return bool(self.options["cross"])
 
+    @property
+    def biases(self) -> tuple[int, ...]:
+        """What it reads beside queries, keys and values: biases by distance, or heads of distances."""
+        return self.inputs[3:]
+
     def cached_sites(self, ops: Sequence[Op]) -> tuple[str | None, str | None]:
         """The sites of what is remembered: of its keys and its values."""
         key, value = (ops[source].site for source in self.inputs[1:3])
@@ -78,7 +83,7 @@ class Attend(TokenMixer):
     # For people -------------------------------------------------------------------------------------------------
 
     def formula(self) -> str:
-        score, bias = f"q · k × {self.options['scale']:.6g}", " + bias" if len(self.inputs) > 3 else ""
+        score, bias = f"q · k × {self.options['scale']:.6g}", " + bias" if self.biases else ""
         if (softcap := self.options["softcap"]) is not None:
             score = f"{softcap:g} × tanh({score} ÷ {softcap:g})"
         return f"softmax({score}{bias}) · v"
@@ -116,7 +121,7 @@ class Attend(TokenMixer):
             notes.append(f"RoPE turns queries and keys by their positions (theta {theta:g}); scores are taken after it.")
         if options.get("distance_terms"):
             notes.append("Queries and keys also meet vectors of the distance between the two tokens; scores are the sums.")
-        elif len(self.inputs) > 3:
+        elif self.biases:
             notes.append("A learned bias for the distance between the two tokens is added to each score.")
         if self.weights:
             notes.append("A sink, a learned score that stands for no token, takes its part of each row's attention.")
@@ -166,7 +171,7 @@ class Attend(TokenMixer):
             return self._distance_terms(values, token, query, keys)
         if slopes := self.options.get("slopes"):
             return np.asarray(np.outer(slopes, np.arange(count) - token.position), np.float32)
-        if len(self.inputs) < 4:
+        if not self.biases:
             return None
         table = stored_weight(token.weights, values.ops[self.inputs[3]].weights[0])
         furthest = values.config.relative_attention_max_distance
@@ -225,29 +230,37 @@ class Attend(TokenMixer):
         bias = self._lower_distance_terms(writer, buffer) if apart else self._lower_distance_bias(writer)
         if self.weights:  # a score for each head beside those of the keys
             bias["sinks"] = self.weights[0].name
-        joined = self.lower_attention(writer, buffer, heads * size, shape, bias)
-        for used in (buffer, *(bias[name] for name in ("query_distances", "key_distances") if name in bias)):
-            writer.free(used)
+        self.lower_heads(writer, index, {"input": buffer, **shape, **bias})
+
+    def lower_heads(self, writer: ProgramWriter, index: int, *parts: Mapping[str, Any]) -> None:
+        """Its result, from queries that nothing reads after it; `parts`: as `lower_attention` takes them."""
+        heads, size = self.head_shape
+        joined = self.lower_attention(writer, heads * size, *parts)
+        for part in parts:
+            for used in (part[name] for name in ("input", "query_distances", "key_distances") if name in part):
+                writer.free(used)
         writer.expose(self.inner_site("heads"), SiteLocation(joined, 0, heads * size, heads))
         writer.set_result(index, joined)
 
-    def lower_attention(
-        self, writer: ProgramWriter, buffer: int, width: int, shape: Mapping[str, Any], bias: Mapping[str, Any]
-    ) -> int:
-        """From queries to heads, and the pattern between them where it is watched: the buffer of the heads."""
-        options, heads = self.options, shape["heads"]
+    def lower_attention(self, writer: ProgramWriter, width: int, *parts: Mapping[str, Any]) -> int:
+        """From queries to heads, and the pattern between them where it is watched: the buffer of the heads. `parts`: the
+        fields of steps which follow one another, each in place of what the one before has for its tokens."""
+        options, heads = self.options, parts[0]["heads"]
         mask = {"causal": bool(options["causal"]), "window": options["window"] or 0}
         mask |= {"scale": options["scale"], "softcap": options["softcap"] or 0.0}
         mask |= {name: options[name] for name in GROWN if name in options}
         joined, pattern = writer.allocate(width), self.inner_site("pattern")
         if pattern in writer.watched:
             weights = writer.add_pinned(BufferShape(heads, per_key=True))
-            writer.emit(StepKind.ATTENTION_PATTERN, input=buffer, output=weights, **shape, **mask, **bias)
+            for part in parts:
+                writer.emit(StepKind.ATTENTION_PATTERN, output=weights, **{**mask, **part})
             writer.expose(pattern, SiteLocation(weights, heads=heads, pattern=True))
-        writer.emit(StepKind.ATTENTION, input=buffer, output=joined, **shape, **mask, **bias)
+        for part in parts:
+            writer.emit(StepKind.ATTENTION, output=joined, **{**mask, **part})
         if pattern in writer.changes:
             changed = writer.allocate(width)
-            writer.emit(StepKind.WEIGHTED_VALUES, input=buffer, second_input=weights, output=changed, **shape)
+            for part in parts:
+                writer.emit(StepKind.WEIGHTED_VALUES, second_input=weights, output=changed, **part)
             change = PatternChange(pattern, changed, joined)
             writer.program.pattern_changes.setdefault(len(writer.program.steps), []).append(change)
             writer.free(changed)
@@ -266,7 +279,7 @@ class Attend(TokenMixer):
 
     def _lower_distance_bias(self, writer: ProgramWriter) -> dict[str, Any]:
         """A bias for each head and distance, if there is one; all blocks of a stack share it."""
-        if len(self.inputs) < 4:
+        if not self.biases:
             return {}
         table, furthest = writer.ops[self.inputs[3]].weights[0].name, writer.config.relative_attention_max_distance
         return {"distance_bias": DistanceBias(table, furthest, bidirectional=not self.options["causal"])}
@@ -545,6 +558,19 @@ def build_attend(
     grown: dict[str, Any] = {"position_scale": position_scale, "slopes": slopes, "chunk": chunk}
     grown |= {"shares": shares, "shared": shared or None}
     options |= {name: value for name, value in grown.items() if value is not None}
+    return record_attention(
+        b, Attend, module, (query, key, value, *others), causal, window, dropout, dropout_module, scale, site_prefix, sinks,
+        softcap=softcap, **options,
+    )  # fmt: skip
+
+
+def record_attention(
+    b: Recorder, kind: type[Attend], module: str, reads: tuple[Value, ...], causal: bool, window: int | None, dropout: float,
+    dropout_module: str = "", scale: float | None = None, site_prefix: str = "attention", sinks: str | None = None,
+    softcap: float | None = None, **options: Any,
+) -> Value:  # fmt: skip
+    """An op of a kind of attention, of which the first thing that it reads is the query."""
+    query, *_ = reads
     batch, heads, length, size = query.shape
     cross = site_prefix == "cross"
     keys = "source" if cross else b.keys
@@ -552,7 +578,7 @@ def build_attend(
     joined = (batch, length, integer(heads) * integer(size))
     scale = integer(size) ** -0.5 if scale is None else scale
     result = b.record(
-        Attend, module, (query, key, value, *others), joined, None, {} if sinks is None else {sinks: (integer(heads),)},
-        inner_sites, causal=causal, window=window, scale=scale, cross=cross, softcap=softcap, **options,
+        kind, module, reads, joined, None, {} if sinks is None else {sinks: (integer(heads),)}, inner_sites, causal=causal,
+        window=window, scale=scale, cross=cross, softcap=softcap, **options,
     )  # fmt: skip
     return b.dropout(result, dropout, dropout_module)

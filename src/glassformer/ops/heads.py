@@ -198,7 +198,7 @@ def heads_in_runs(
     )
 
 
-def _shape(x: Value, heads: int, size: int) -> tuple[int | str, int, int | str, int]:
+def heads_shape(x: Value, heads: int, size: int) -> tuple[int | str, int, int | str, int]:
     return x.shape[0], heads, x.shape[1], size
 
 
@@ -206,7 +206,7 @@ def build_heads(
     b: Recorder, x: Value, module: str, heads: int, size: int, bias: bool = False, site: str | None = None
 ) -> Value:
     return b.record(
-        ProjectToHeads, module, (x,), _shape(x, heads, size), site, linear_weights(module, x, heads * size, bias)
+        ProjectToHeads, module, (x,), heads_shape(x, heads, size), site, linear_weights(module, x, heads * size, bias)
     )
 
 
@@ -214,7 +214,7 @@ def build_separate_heads(b: Recorder, x: Value, modules: Sequence[str], size: in
     """Heads that have a projection each."""
     weights = {name: shape for module in modules for name, shape in linear_weights(module, x, size).items()}
     home = modules[0].rpartition(".")[0]
-    return b.record(ProjectToHeads, home, (x,), _shape(x, len(modules), size), site, weights)
+    return b.record(ProjectToHeads, home, (x,), heads_shape(x, len(modules), size), site, weights)
 
 
 def build_fused_heads(
@@ -234,4 +234,4 @@ def build_heads_at(
     side by side. `run`: how many do so each time."""
     options: dict[str, Any] = {"first": first, "step": every or size, **({} if run == 1 else {"run": run})}
     weights = {bias: (heads * size,)} if bias else {}
-    return b.record(ProjectToHeads, module, (x,), _shape(x, heads, size), site, weights, **options)
+    return b.record(ProjectToHeads, module, (x,), heads_shape(x, heads, size), site, weights, **options)

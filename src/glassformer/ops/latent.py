@@ -157,6 +157,10 @@ class AttendLatent(Attend):
     __slots__ = ()
     kind = "attend_latent"
 
+    @property
+    def biases(self) -> tuple[int, ...]:
+        return ()
+
     def cached_sites(self, ops: Sequence[Op]) -> tuple[str | None, str | None]:
         latent, shared = (ops[source].site for source in self.inputs[3:])
         return latent, shared
@@ -215,7 +219,7 @@ class AttendLatent(Attend):
         table = expanded.rows(0, untouched, transposed=True)
         writer.emit(StepKind.HEAD_MATMUL, input=queries, output=absorbed, head_size=size, head_matrices=table, **of_heads)
         shape = {**place, "heads": heads, "kv_heads": 1, "head_size": rank + turned, "latent": rank}
-        mixed = self.lower_attention(writer, absorbed, heads * rank, shape, {})
+        mixed = self.lower_attention(writer, heads * rank, {"input": absorbed, **shape})
         joined = writer.allocate(heads * own)
         writer.emit(StepKind.HEAD_MATMUL, input=mixed, output=joined, head_size=rank, head_matrices=values, **of_heads)
         for used in (queries, absorbed, mixed, *watched):

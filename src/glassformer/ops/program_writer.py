@@ -30,8 +30,12 @@ class Allocation:
 class ProgramWriter:
     """Writes steps and gives buffers to ops' results. Each op says in its `lower` what steps it becomes."""
 
-    def __init__(self, ops: Sequence[Op], reads: frozenset[str], changes: frozenset[str], config: Any) -> None:
+    def __init__(
+        self, ops: Sequence[Op], reads: frozenset[str], changes: frozenset[str], config: Any, global_tokens: bool = False
+    ) -> None:
+        """`global_tokens`: whether rows may have some, which all see and which see all."""
         self.ops = ops
+        self.global_tokens = global_tokens
         self.config = config
         self.changes = changes
         self.watched = reads | changes

@@ -73,9 +73,8 @@ def check_writes(model: ModelLike) -> None:
 
 def check_room(model: ModelLike, settings: GenerationConfig, ids: Sequence[int]) -> None:
     """Refuse a prompt that leaves no room in the context; an encoder-decoder's prompt goes to its encoder."""
-    context = model.config.context
-    settings.room(len(ids) if model.decoder_start_token is None else 1, context)
-    check_context(len(ids), context)
+    settings.room(len(ids) if model.decoder_start_token is None else 1, model.config.context)
+    check_context(len(ids), model.config.source_context)
 
 
 def _check_continuation(model: ModelLike, options: PromptOptions) -> None:

@@ -56,7 +56,7 @@ class ForwardTask(Task):
     @property
     def limit(self) -> int:
         """How many tokens the model can read at once."""
-        context: int = self.model.config.context
+        context: int = self.model.config.source_context
         return min(self.tokenizer.model_max_length, context)
 
     def answer(self, items: Sequence[Any], options: Any) -> Iterable[Any]:

@@ -93,7 +93,7 @@ class GenerationTask(Task):
         """The tokenizer's arguments: an encoder reads all that fits, a decoder leaves room for the answer."""
         if not options.truncation:
             return {}
-        context: int = self.model.config.context
+        context: int = self.model.config.source_context
         new_tokens = options.settings.get("max_new_tokens") or self.model.settings.max_new_tokens or NEW_TOKENS
         room = 0 if self.model.head == "seq2seq" else min(new_tokens, context // 2)
         return {"truncation": True, "max_length": context - room}

@@ -215,7 +215,7 @@ def describe_model(model: Model) -> ModelDescription:
         architecture=_architecture(model),
         head=HEADS[model.head],
         writes=model.writes,
-        context=model.config.context,
+        context=model.config.source_context,
         blocks=blueprint.blocks,
         encoder_blocks=blueprint.encoder_blocks,
         heads=int(heads),

@@ -9,7 +9,7 @@ from glassformer.blueprints import Config, Head, module_for
 from glassformer.blueprints.blueprint import Family
 from glassformer.ground.errors import ConfigError
 from glassformer.torch.base import BaseModel
-from glassformer.torch.shapes import Decoder, Encoder, EncoderDecoder, EncoderPart
+from glassformer.torch.shapes import Decoder, Encoder, EncoderDecoder, EncoderPart, GlobalEncoderDecoder
 
 SHAPES: dict[Head, type[BaseModel]] = {"causal": Decoder, "masked": Encoder, "seq2seq": EncoderDecoder}
 
@@ -22,7 +22,8 @@ def base_class_for(model_type: str) -> type[BaseModel]:
         raise ConfigError(f"{model_type} has a blueprint, but no names: blueprints/{model_type}.py must have a FAMILY.")
     config_class, family = described.Config, described.FAMILY
     name = family.name + family.class_suffixes.get("Model", "Model")
-    return _class(name, SHAPES[config_class.default_head], config_class, family, heads=family.heads)
+    shape = GlobalEncoderDecoder if family.global_tokens else SHAPES[config_class.default_head]
+    return _class(name, shape, config_class, family, heads=family.heads)
 
 
 @functools.cache

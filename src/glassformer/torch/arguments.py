@@ -45,6 +45,9 @@ class ForwardArguments:
         "length, remembered + length): True, or numbers that are added to the scores.",
     ] = None
     encoder_outputs: Annotated[Any, "the encoder's states from an earlier call, instead of the source."] = None
+    global_attention_mask: Annotated[
+        Tensor | None, "1 for the source's global tokens, which all others see and which see all, (batch, source)."
+    ] = None
     position_ids: Annotated[Tensor | None, "where each token stands; by default counted from the mask."] = None
     past_key_values: Annotated[Cache | None, "the cache of an earlier call, to continue it."] = None
     inputs_embeds: Annotated[Tensor | None, "vectors instead of `input_ids`."] = None

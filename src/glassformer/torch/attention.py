@@ -8,7 +8,7 @@ Shapes: x (batch, length, hidden); query (batch, heads, length, head_size); key,
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -61,6 +61,28 @@ def pattern(
         column = sinks.to(dtype)[None, :, None, None].expand(*scores.shape[:-1], 1)
         return torch.cat((scores, column), -1).softmax(-1)[..., :-1].to(query.dtype)
     return scores.softmax(-1).to(query.dtype)
+
+
+class TokenSubset(NamedTuple):
+    """Some tokens of each row: where they stand, with others behind them where a row has fewer than another."""
+
+    columns: Tensor  # (batch, 1, most, 1)
+    present: Tensor  # the same, False where it is another one
+
+    @classmethod
+    def of(cls, tokens: Tensor) -> TokenSubset:
+        """`tokens`: (batch, length), True for those that are chosen."""
+        columns = tokens.int().argsort(dim=-1, descending=True, stable=True)[:, : int(tokens.sum(-1).max())]
+        return cls(columns[:, None, :, None], tokens.gather(1, columns)[:, None, :, None])
+
+    def taken(self, heads: Tensor) -> Tensor:
+        """Theirs alone, of (batch, heads, length, size)."""
+        return heads.gather(2, self.columns.expand(-1, heads.shape[1], -1, heads.shape[3]))
+
+    def put(self, theirs: Tensor, heads: Tensor) -> Tensor:
+        """All tokens' heads, with theirs in place."""
+        theirs = theirs.where(self.present, self.taken(heads))
+        return heads.scatter(2, self.columns.expand_as(theirs), theirs)
 
 
 def is_hooked(layer: nn.Module) -> bool:
@@ -125,6 +147,29 @@ class Attention(Container):
         assert p.shared is not None
         assert self.shares is not None
         return self._joined_heads(query, *p.shared[self.shares], p.mask, p)
+
+    def attend_global(
+        self, query: Tensor, key: Tensor, value: Tensor, global_query: Tensor | None, global_key: Tensor | None,
+        global_value: Tensor | None, p: ForwardPass,
+    ) -> Tensor:  # fmt: skip
+        """The same within a window, but for global tokens, which all see and which see all; without any, the last three are
+        None."""
+        if global_query is None or global_key is None or global_value is None:
+            return self.attend(query, key, value, p)
+        assert p.mask.global_tokens is not None
+        chosen = TokenSubset.of(p.mask.global_tokens)
+        queries, every = chosen.taken(global_query), p.mask.without_order()
+        heads = attend(query, key, value, p.mask, self.scale, self.window, self.dropout_rate)
+        heads = chosen.put(attend(queries, global_key, global_value, every, self.scale, None, self.dropout_rate), heads)
+        if p.tap is not None:
+            site = self.site(f"{self.site_prefix}.pattern", p)
+            if p.tap.wants(site):
+                weights = pattern(query, key, p.mask, self.scale, self.window)
+                weights = p.tap.apply(site, chosen.put(pattern(queries, global_key, every, self.scale), weights))
+                if p.tap.changes(site):
+                    heads = chosen.put(chosen.taken(weights) @ global_value, weights @ value)
+            heads = self.at_site(f"{self.site_prefix}.heads", heads, p)
+        return heads.transpose(1, 2).flatten(2)
 
     @staticmethod
     def _growth(scale: PositionScale, positions: Tensor, query: Tensor) -> Tensor:

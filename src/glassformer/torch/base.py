@@ -264,7 +264,7 @@ class BaseModel(FamilyModule):
                 )
             positions = position_ids.to(tokens.device, torch.long) - first
         if self._has_position_table and not torch.compiler.is_compiling():
-            check_context(int(positions.max()) + 1, self.config.context)
+            check_context(int(positions.max()) + 1, self.config.context if causal else self.config.source_context)
         return positions, Mask(columns, keys, causal=causal, real_tokens=real_tokens, explicit=explicit)
 
     def explicit_mask(self, mask: Tensor, batch: int, length: int, keys: int, name: str) -> Tensor:

@@ -11,19 +11,32 @@ Shapes: columns (batch or 1, length); real_tokens (batch, keys), False for paddi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from glassformer.ground.errors import InputError
+
+
+def chosen_tokens(mask: Tensor, shape: Sequence[int]) -> Tensor:
+    """A caller's `global_attention_mask`, checked: True for global tokens; `shape`: (batch, source)."""
+    if not isinstance(mask, Tensor) or mask.shape != tuple(shape):
+        what = f"has shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else f"is a {type(mask).__name__}"
+        raise InputError(f"global_attention_mask {what}; it must be a tensor of {tuple(shape)}, as the source's tokens are.")
+    if not torch.compiler.is_compiling() and bool(((mask != 0) & (mask != 1)).any()):
+        raise InputError("global_attention_mask must hold 1 for global tokens and 0 for all others.")
+    return mask.bool()
+
 
 class Mask:
     """The mask of one pass, computed for each window on first use, then shared by all layers with that window."""
 
     __slots__ = (
-        "_attn_masks", "_chunked", "_explicit", "_sloped", "_tree", "_visible", "bias", "causal", "chunk", "columns", "keys",
-        "plain_causal", "real_tokens", "self_attention", "sequences", "unmasked",
+        "_attn_masks", "_chunked", "_explicit", "_sloped", "_tree", "_visible", "bias", "causal", "chunk", "columns",
+        "global_tokens", "keys", "plain_causal", "real_tokens", "self_attention", "sequences", "unmasked",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +64,7 @@ class Mask:
         self.sequences = sequences
         self.bias: Tensor | None = None
         self.chunk: int | None = None  # no query sees a key of another chunk of so many tokens
+        self.global_tokens: Tensor | None = None  # (batch, keys), True for those that every query sees, whatever its window
         self._explicit: Tensor | None = None
         if explicit is not None:
             is_bool = explicit.dtype == torch.bool
@@ -117,6 +131,17 @@ class Mask:
             self._chunked[chunk] = mask
         return self._chunked[chunk]
 
+    def with_global_tokens(self, tokens: Tensor) -> Mask:
+        """This mask with some tokens, True in (batch, keys), that every query sees, whatever its window."""
+        mask = copy(self)
+        mask.global_tokens = tokens if self.real_tokens is None else tokens & self.real_tokens
+        mask._visible, mask._attn_masks, mask._sloped, mask._chunked = {}, {}, {}, {}
+        return mask
+
+    def without_order(self) -> Mask:
+        """The same keys for one query of each row, which sees all that are no padding."""
+        return Mask(self.columns[:, :1], self.keys, causal=False, real_tokens=self.real_tokens, self_attention=False)
+
     def attn_mask(self, window: int | None = None) -> Tensor:
         """As torch's attention takes it: True where visible; with a bias, that bias, and minus infinity where hidden."""
         if self.bias is None:
@@ -158,7 +183,8 @@ class Mask:
         else:
             visible_keys = distances <= 0 if self.causal else torch.ones_like(distances, dtype=torch.bool)
         if window is not None:
-            visible_keys = visible_keys & (distances.abs() < window)
+            seen = distances.abs() < window
+            visible_keys = visible_keys & (seen if self.global_tokens is None else seen | self.global_tokens[:, None, None])
         if self.chunk is not None:
             keys, queries = (places.div(self.chunk, rounding_mode="floor") for places in self._places())
             visible_keys = visible_keys & (keys[:, None, None, :] == queries[:, None, :, None])

@@ -35,7 +35,7 @@ from glassformer.torch.container import ContainerPlan, label_modules
 from glassformer.torch.derivation import Derivation, HeadDerivation
 from glassformer.torch.forward_pass import EncodedSource, ForwardPass
 from glassformer.torch.layers import Embedding
-from glassformer.torch.mask import Mask
+from glassformer.torch.mask import chosen_tokens
 from glassformer.torch.outputs import (
     BaseModelOutput,
     BaseModelOutputWithPast,
@@ -48,6 +48,10 @@ SOURCE = {
     "input_ids": "the source's token ids, (batch, source).",
     "attention_mask": "1 for real tokens of the source, 0 for padding.",
 }
+PAIR_ARGUMENTS = (
+    *ENCODER_ARGUMENTS, "decoder_input_ids", "decoder_attention_mask", "encoder_outputs", "past_key_values",
+    "decoder_inputs_embeds", "use_cache", "cache_position", "p",
+)  # fmt: skip
 CACHED_MASK = meanings("decoder_attention_mask")["decoder_attention_mask"]  # which covers the remembered tokens too
 
 
@@ -240,12 +244,12 @@ class EncoderDecoder(BaseModel):
         """Embedded target tokens to the decoder's final states."""
         return self.decoder(x, p)
 
-    @takes(
-        *ENCODER_ARGUMENTS, "decoder_input_ids", "decoder_attention_mask", "encoder_outputs", "past_key_values",
-        "decoder_inputs_embeds", "use_cache", "cache_position", "p", **SOURCE,
-    )  # fmt: skip
+    @takes(*PAIR_ARGUMENTS, **SOURCE)
     def forward(self, given: ForwardArguments) -> Seq2SeqModelOutput:
         """Run the base model."""
+        return self.pair_output(given)
+
+    def pair_output(self, given: ForwardArguments) -> Seq2SeqModelOutput:
         encoded = None
         ids, vectors, p = given.decoder_input_ids, given.decoder_inputs_embeds, given.p
         if ids is None and vectors is None and given.input_ids is not None and self.declared.shifts_source:
@@ -299,16 +303,15 @@ class EncoderDecoder(BaseModel):
         else:
             tokens = self.check_inputs(given.input_ids, given.inputs_embeds)
             positions, mask = self.positions_and_mask(tokens, attention_mask, causal=False)
+            if given.global_attention_mask is not None:
+                chosen = chosen_tokens(given.global_attention_mask, tokens.shape[:2])
+                mask = mask.with_global_tokens(chosen) if not holds(chosen, lambda tokens: ~tokens.any()) else mask
             with self.modules_hooked(tap, tokens, ENCODER):
                 x = self.embed_source(given.input_ids, given.inputs_embeds)
                 states = self.encode(x, self.new_pass(positions, mask, tap=tap))
         if mask.real_tokens is not None and holds(mask.real_tokens, lambda real: ~real.any(-1).all()):
             raise InputError("a row of the source is all padding. Give it at least one token.")
-        return EncodedSource(
-            states,
-            Mask(mask.columns[:, :1], mask.keys, causal=False, real_tokens=mask.real_tokens, self_attention=False),
-            cache,
-        )
+        return EncodedSource(states, mask.without_order(), cache)
 
     @takes(*ENCODER_ARGUMENTS, **SOURCE)
     def run_encoder(self, given: ForwardArguments) -> BaseModelOutput:
@@ -318,6 +321,20 @@ class EncoderDecoder(BaseModel):
     def encoder_output(self, given: ForwardArguments) -> BaseModelOutput:
         tap = self.tap_for(given)
         return BaseModelOutput(self.encode_source(given, tap).states, **self.observed(tap, given, ENCODER))
+
+
+class GlobalEncoderDecoder(EncoderDecoder):
+    """One of whose source a caller may choose global tokens."""
+
+    @takes(*PAIR_ARGUMENTS, "global_attention_mask", **SOURCE)
+    def forward(self, given: ForwardArguments) -> Seq2SeqModelOutput:
+        """Run the base model."""
+        return self.pair_output(given)
+
+    @takes(*ENCODER_ARGUMENTS, "global_attention_mask", **SOURCE)
+    def run_encoder(self, given: ForwardArguments) -> BaseModelOutput:
+        """The encoder alone: what `encoder_outputs` takes."""
+        return self.encoder_output(given)
 
 
 class EncoderPart(EncoderDecoder):

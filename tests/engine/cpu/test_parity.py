@@ -153,7 +153,7 @@ WIDE: dict[str, dict[str, Any]] = {  # so that rows divide into blocks of 32
     "switch_transformers": {"d_model": 64, "d_kv": 16, "d_ff": 96, "num_experts": 4},
     "mamba2": {"hidden_size": 64, "num_heads": 8},
     **dict.fromkeys(("bamba", "granitemoehybrid", "falcon_h1"), HYBRID),
-    **dict.fromkeys(reference.BARTS, BART),
+    **dict.fromkeys((*reference.BARTS, "led"), BART),
 }  # fmt: skip
 
 

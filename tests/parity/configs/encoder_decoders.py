@@ -23,6 +23,10 @@ GEMMA: dict[str, Any] = {  # a stack of T5Gemma's
     "max_position_embeddings": 64, "query_pre_attn_scalar": 24, "sliding_window": 6, "attn_logit_softcapping": 3.0,
     "final_logit_softcapping": 4.0,
 }  # fmt: skip
+LED: dict[str, Any] = {
+    **{name: value for name, value in BART.items() if name not in ("max_position_embeddings", "scale_embedding")},
+    "max_encoder_position_embeddings": 96, "max_decoder_position_embeddings": 64, "attention_window": [8, 4],
+}  # fmt: skip
 BARTS = ("bart", "marian", "pegasus", "mbart", "m2m_100", "blenderbot", "blenderbot-small")  # built of BART's parts
 TINY: dict[str, dict[str, Any]] = {
     "t5": T5,
@@ -38,6 +42,7 @@ TINY: dict[str, dict[str, Any]] = {
     "blenderbot-small": BART,
     "m2m_100": {**BART, "activation_function": "relu"},
     "switch_transformers": SWITCH,
+    "led": LED,
     "t5gemma": {
         "vocab_size": 140, "decoder_start_token_id": 2,
         "encoder": {**GEMMA, "hidden_size": 32, "num_hidden_layers": 3, "sliding_window": 4},
@@ -48,11 +53,13 @@ NOT_ON_GPU = {
     "blenderbot-small": "adds positions to a norm's result",
     "t5gemma": "caps its scores softly",
     "switch_transformers": "has experts",
+    "led": "may have global tokens",
 }
 SINUSOIDAL = ("marian", "pegasus", "m2m_100")  # whose positions follow from the config
 HEADS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(TINY, ("base", "seq2seq")),
     **dict.fromkeys(("bart", "mbart"), ("base", "seq2seq", "sequence", "question")),
+    "led": ("base", "seq2seq", "question"),
 }  # fmt: skip
 
 
@@ -107,6 +114,13 @@ def _m2m_100(draw: random.Random) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _led(draw: random.Random) -> dict[str, Any]:
+    config = {name: value for name, value in _bart(draw).items() if name != "scale_embedding"}
+    layers = config["encoder_layers"]
+    windows = draw.choice([4, 6, 10, [4] * layers, [draw.choice([4, 12]) for _ in range(layers)]])  # 2 is too few for theirs
+    return {**config, "attention_window": windows}
+
+
 def _t5gemma(draw: random.Random) -> dict[str, Any]:
     def stack() -> dict[str, Any]:
         groups, layers = draw.choice([1, 2, 3]), draw.randint(1, 4)
@@ -137,5 +151,5 @@ RANDOM = {
     "t5": _t5, "mt5": _t5, "umt5": _t5,
     "bart": _bart, "blenderbot": _bart, "blenderbot-small": _bart,
     "marian": _marian, "pegasus": _bart, "mbart": _mbart, "m2m_100": _m2m_100,
-    "t5gemma": _t5gemma, "switch_transformers": _switch,
+    "led": _led, "t5gemma": _t5gemma, "switch_transformers": _switch,
 }  # fmt: skip

@@ -139,7 +139,7 @@ class NativeStep(NativeStructure):
             "kernel_size", "state_offset", "key_size", "delta", "state_norms", "shares_inputs", "chunk", "position_first"
         ),
         ("factor", c_float),
-        *_numbers("unused"),
+        *_numbers("global_tokens"),
     ]
 
 
@@ -148,8 +148,9 @@ class NativeFeed(Structure):
 
     __slots__ = ()
     _fields_ = [
-        *((name, c_void_p) for name in ("pages", "source_pages", "tree_mask", "tree_positions", "state")),
+        *((name, c_void_p) for name in ("pages", "source_pages", "tree_mask", "tree_positions", "state", "global_tokens")),
         *_numbers("start", "length", "offset", "first_token", "token_count", "source_length", "scored_count"),
+        *_numbers("first_global", "end_global", "unused"),
     ]
 
 

@@ -384,9 +384,11 @@ def _native_feed(
     chunk: FeedChunk, source: PageTable | None, tree: TreeMask | None, scored: int, state: int | None
 ) -> NativeFeed:
     mask, positions = (None, None) if tree is None else (numbers.ctypes.data for numbers in tree)
+    chosen = chunk.row.source.mask
     return NativeFeed(
-        page_addresses(chunk.row.pages), page_addresses(source), mask, positions, state, chunk.start, len(chunk.feed.ids),
-        chunk.offset, chunk.first, chunk.count, len(chunk.row.source), scored,
+        page_addresses(chunk.row.pages), page_addresses(source), mask, positions, state,
+        None if chosen is None else chosen.ctypes.data, chunk.start, len(chunk.feed.ids), chunk.offset, chunk.first,
+        chunk.count, len(chunk.row.source), scored, *chunk.row.source.global_range,
     )  # fmt: skip
 
 

@@ -49,6 +49,7 @@ def blueprint_reason(blueprint: Blueprint) -> str | None:
             op.cached_shape(blueprint.ops).latent for op in blueprint.ops_of(Attend)
         ),
         "scales its scores by position": any("position_scale" in op.options for op in blueprint.ops_of(Attend)),
+        "may have global tokens": blueprint.has_global_tokens,
         "attends in chunks": any("chunk" in op.options for op in blueprint.ops_of(Attend)),
         "takes distances off its scores": any("slopes" in op.options for op in blueprint.ops_of(Attend)),
         "has an activation with learned numbers": any(blueprint.ops_of(LearnedActivate)),

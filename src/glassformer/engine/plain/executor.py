@@ -92,7 +92,8 @@ class PlainExecutor(NotCopied, StatefulRows):
         described = self.base.described
         self._set_states(described)
         self._checks = checks.InputChecks(
-            config.context, self.base.vocabulary_size, self.base.site_names,
+            config.context, self.base.vocabulary_size, self.base.site_names, source_context=config.source_context,
+            global_tokens=described.has_global_tokens,
             capabilities=Capabilities(
                 takes_vectors=True, begins_at_blocks=described.blocks_stand_alone, calls_modules=make_tap is Tap
             ),
@@ -159,6 +160,9 @@ class PlainExecutor(NotCopied, StatefulRows):
         ids = torch.tensor([[*row.source, *[PAD_ID] * (longest - len(row.source))] for row in rows], device=device)
         present = torch.tensor([[n < len(row.source) for n in range(longest)] for row in rows], device=device)
         positions, mask = base.positions_and_mask(ids, present, causal=False)
+        if any(row.source.global_tokens for row in rows):
+            chosen = [[n in row.source.global_tokens for n in range(longest)] for row in rows]
+            mask = mask.with_global_tokens(torch.tensor(chosen, device=device))
         observers = {
             row.slot: Observer(feed.watch, index, source=len(row.source))
             for index, (feed, row) in enumerate(unread)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from glassformer.engine.protocol import NO_SOURCE, Source
 from glassformer.engine.row_history import RowHistory
 from glassformer.engine.row_states import RowState
 from glassformer.torch.mask import Mask
@@ -26,7 +27,7 @@ class PlainRow:
     slot: int
     length: int = 0
     open: bool = True
-    source: tuple[int, ...] = ()  # token ids for the encoder
+    source: Source = NO_SOURCE  # token ids for the encoder
     encoded: bool = False
     history: RowHistory | None = None  # where it may have to be read anew
     state: RowState | None = None  # where layers keep one: in memory a tensor for each, (1, ...)
@@ -146,7 +147,7 @@ class RowCache:
         self.source = LayerBuffers(layers)
 
     def add(self, source: Sequence[int] = ()) -> PlainRow:
-        self.rows.append(PlainRow(len(self.rows), source=tuple(source)))
+        self.rows.append(PlainRow(len(self.rows), source=Source.of(source)))
         return self.rows[-1]
 
     def remove(self, row: PlainRow) -> None:

@@ -779,6 +779,13 @@ class Engine {
         if (window && !s.causal && !s.cross_attention) q.end_key = std::min(q.end_key, position + window);
         q.first_key = window && !s.cross_attention ? std::max(0, position + 1 - window) : 0;
         q.window = window;
+        if (s.global_tokens == SEEN_BY_ALL && f.global_tokens) {
+            q.global_keys = f.global_tokens;
+            q.window_first = q.first_key;
+            q.window_end = q.end_key;
+            q.first_key = std::min(q.first_key, f.first_global);
+            q.end_key = std::max(q.end_key, f.end_global);
+        }
         if (s.distance_bias) {
             q.max_distance = s.max_distance;
             q.distance_bias = s.distance_bias + size_t(head) * (2 * s.max_distance + 1) + s.max_distance;
@@ -860,6 +867,29 @@ class Engine {
         *low = *low / CHUNK * CHUNK;
     }
 
+    // Whether any of these queries sees one of a chunk's keys: between their windows and global tokens may be none.
+    static bool reaches(const Query* q, int count, int first) {
+        if (!q[0].global_keys) return true;
+        int end = 0;
+        for (int i = 0; i < count; ++i) {
+            if (q[i].window_first < first + CHUNK && q[i].window_end > first) return true;
+            end = std::max(end, q[i].end_key);
+        }
+        return std::any_of(q[0].global_keys + std::min(first, end), q[0].global_keys + std::min(first + CHUNK, end),
+                           [](uint8_t is_global) { return is_global != 0; });
+    }
+
+    // Whether a step computes a token's heads: some compute those of global tokens alone.
+    static bool computes(const Step& s, const Feed& f, int token) {
+        return s.global_tokens != GLOBAL_ALONE || (f.global_tokens && f.global_tokens[f.offset + token - f.first_token]);
+    }
+
+    static bool computes(const Step& s, const QueryBlock& block) {
+        for (int token = block.token; token < block.token + block.tokens; ++token)
+            if (computes(s, *block.feed, token)) return true;
+        return false;
+    }
+
     // How many chunks of keys the longest row of a step has.
     int chunks_of(const Step& s) const {
         int keys = 0;
@@ -892,6 +922,7 @@ class Engine {
         share.parallel_for(count, [&](int number) {
             const QueryBlock block = query_block(s, number);
             if (rope) rope_kv_store(*rope, *block.feed, block.token, block.group);
+            if (!computes(s, block)) return;
             Query q[QUERIES]{};
             AttentionState states[QUERIES], chunk[QUERIES];
             const int queries = this->queries(s, block, q);
@@ -903,6 +934,7 @@ class Engine {
             key_range(q, queries, &low, &high);
             const KvPlane keys = plane(*block.feed, s, block.group);
             for (int first = low; first < high; first += CHUNK) {
+                if (!reaches(q, queries, first)) continue;
                 k.attention(keys, queries, q, first, chunk, worker.scores.data());
                 for (int i = 0; i < queries; ++i) merge_into(states[i], chunk[i], value_size(s));
             }
@@ -916,11 +948,12 @@ class Engine {
         share.parallel_for(count * chunks, [&](int piece) {
             const int number = piece / chunks, first = piece % chunks * CHUNK;
             const QueryBlock block = query_block(s, number);
+            if (!computes(s, block)) return;
             Query q[QUERIES]{};
             const int queries = this->queries(s, block, q);
             int low, high;
             key_range(q, queries, &low, &high);
-            if (first < low || first >= high) return;
+            if (first < low || first >= high || !reaches(q, queries, first)) return;
             AttentionState chunk[QUERIES];
             chunk_states(number, first / CHUNK, queries, value_size(s), chunk);
             k.attention(plane(*block.feed, s, block.group), queries, q, first, chunk, worker.scores.data());
@@ -929,6 +962,7 @@ class Engine {
         });
         share.parallel_for(count, [&](int number) {
             const QueryBlock block = query_block(s, number);
+            if (!computes(s, block)) return;
             Query q[QUERIES]{};
             AttentionState states[QUERIES], chunk[QUERIES];
             const int queries = this->queries(s, block, q);
@@ -936,6 +970,7 @@ class Engine {
             int low, high;
             key_range(q, queries, &low, &high);
             for (int first = low; first < high; first += CHUNK) {
+                if (!reaches(q, queries, first)) continue;
                 chunk_states(number, first / CHUNK, queries, value_size(s), chunk);
                 for (int i = 0; i < queries; ++i) {
                     const auto& sums = chunk_sums_[state_index(number, first / CHUNK) + i];
@@ -968,6 +1003,7 @@ class Engine {
     void write_heads(const Step& s, const QueryBlock& item, int queries, const AttentionState* states) {
         for (int i = 0; i < queries; ++i) {
             const int token = item.token + i / item.heads, head = item.head + i % item.heads;
+            if (!computes(s, *item.feed, token)) continue;
             float* out = row(s.output, token) + size_t(head) * value_size(s);
             const float sink = s.sinks ? std::exp(s.sinks[head] - states[i].maximum) : 0.0f, total = states[i].total + sink;
             for (int n = 0; n < value_size(s); ++n) out[n] = states[i].values[n] / total;
@@ -984,6 +1020,7 @@ class Engine {
             const int queries = this->queries(s, block, q);
             int low, high;
             key_range(q, queries, &low, &high);
+            if (s.global_tokens == GLOBAL_ALONE) return global_patterns(share, s, block, queries, q, keys);
             for (int i = 0; i < queries; ++i) {
                 out[i] = row(s.output, block.token + i / block.heads) + size_t(block.head + i % block.heads) * keys;
                 std::fill(out[i] + high, out[i] + keys, 0.0f);
@@ -992,10 +1029,22 @@ class Engine {
         });
     }
 
+    // The same of a block's global tokens alone, each in place of what it has.
+    void global_patterns(Share& share, const Step& s, const QueryBlock& block, int queries, const Query* q, int keys) {
+        for (int i = 0; i < queries; ++i) {
+            const int token = block.token + i / block.heads;
+            if (!computes(s, *block.feed, token)) continue;
+            float* out = row(s.output, token) + size_t(block.head + i % block.heads) * keys;
+            std::fill(out + q[i].end_key, out + keys, 0.0f);
+            k.attention_pattern(plane(*block.feed, s, block.group), 1, q + i, q[i].end_key, &out, workers_[share.thread()].scores.data());
+        }
+    }
+
     // Heads from a pattern that a watcher changed.
     void weighted_values(Share& share, const Step& s) {
         const int keys = pass_->widths[s.second_input] / s.heads, per = s.heads / s.kv_heads;
         for_each_token(share, [&](const Feed& f, int token) {
+            if (!computes(s, f, token)) return;
             const int count = std::min(keys, s.cross_attention ? f.source_length : f.start + f.offset + f.token_count);
             for (int head = 0; head < s.heads; ++head)
                 k.weighted_values(plane(f, s, head / per), row(s.second_input, token) + size_t(head) * keys, count,

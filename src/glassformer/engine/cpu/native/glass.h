@@ -67,6 +67,8 @@ constexpr int NO_ROPE = -1;    // in place of a rope table's number
 constexpr int NO_BUFFER = -1;  // in place of a buffer's
 constexpr int NO_KEYS = -1;    // in place of the column where keys begin: there are queries alone
 
+enum GlobalTokens { NO_GLOBAL_TOKENS, SEEN_BY_ALL, GLOBAL_ALONE };
+
 struct Matrix {
     const uint8_t* data;
     const float* bias;  // may be null
@@ -130,7 +132,7 @@ struct Step {
     int32_t chunk;              // tokens see none of another chunk of so many; 0: all
     int32_t position_first;     // the first token's, where scores grow with positions
     float factor;               // of the input, in a sum
-    int32_t unused;
+    int32_t global_tokens;      // whether all see a feed's global tokens, or the step computes these alone: GlobalTokens
 };
 
 struct Feed {                           // one row's tokens of a pass
@@ -139,12 +141,15 @@ struct Feed {                           // one row's tokens of a pass
     const uint8_t* tree_mask;           // (length, length): which of the feed's tokens each one sees; null: all before it
     const int32_t* tree_positions;      // in a tree: the position of each of the feed's tokens
     float* state;                       // of the row's layers that keep one; changed by the pass
+    const uint8_t* global_tokens;       // (length): which of the feed's tokens are global; null: none
     int32_t start;                      // the row's length before the feed
     int32_t length;                     // of the feed, which may take several passes
     int32_t offset;                     // tokens of the feed in earlier passes
     int32_t first_token, token_count;   // in this pass
     int32_t source_length;
     int32_t scored_count;               // how many of this pass's tokens are scored: the last ones
+    int32_t first_global, end_global;   // the first global token, and the end of the last one
+    int32_t unused;
 };
 
 struct RopeTable {

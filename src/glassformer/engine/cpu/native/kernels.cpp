@@ -1403,6 +1403,11 @@ inline void bias_and_mask(const Query& q, int first, int count, float* scores) {
         }
     for (int i = 0; i < count && first + i < q.first_key; ++i) scores[i] = -INFINITY;
     for (int i = q.end_key > first ? q.end_key - first : 0; i < count; ++i) scores[i] = -INFINITY;
+    if (q.global_keys)
+        for (int i = q.first_key > first ? q.first_key - first : 0; i < count && first + i < q.end_key; ++i) {
+            const int key = first + i;
+            if ((key < q.window_first || key >= q.window_end) && !q.global_keys[key]) scores[i] = -INFINITY;
+        }
     if (q.tree_mask)
         for (int i = q.tree_start > first ? q.tree_start - first : 0; i < count && first + i < q.end_key; ++i) {
             const int key = first + i - q.tree_start;

@@ -30,7 +30,9 @@ struct Query {                   // one head of one token, and the keys that it 
     size_t key_stride;
     const uint8_t* tree_mask;    // visibility of the keys from `tree_start` on; may be null
     const int32_t* tree_positions;  // of those keys
+    const uint8_t* global_keys;  // of the keys in this range, which are seen beyond the window too; may be null
     int32_t first_key, end_key;
+    int32_t window_first, window_end;  // of the keys that are seen without it
     int32_t position, tree_start, max_distance, window;
     float scale;
     float softcap;               // 0: none
