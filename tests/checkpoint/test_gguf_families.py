@@ -167,8 +167,10 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {  # by architecture: the fami
         "experts_implementation": "eager"}),
     "gptneox": ("gpt_neox", NEOX),
     "gptneox serial": ("gpt_neox", {**NEOX, "use_parallel_residual": False, "attention_bias": False}),
-    "stablelm": ("stablelm", {**LAYER_NORMS, "use_qkv_bias": True, "rope_parameters": HALF}),
-    "stablelm parallel": ("stablelm", {**LAYER_NORMS, "use_parallel_residual": True, "rope_parameters": HALF}),
+    "stablelm": ("stablelm", {**LAYER_NORMS, "use_qkv_bias": True, "rope_parameters": HALF, "qk_layernorm": False}),
+    "stablelm parallel": (
+        "stablelm", {**LAYER_NORMS, "use_parallel_residual": True, "rope_parameters": HALF, "qk_layernorm": True}
+    ),
     "phi2": ("phi", {**LAYER_NORMS, "rope_parameters": HALF, "qk_layernorm": False}),
     "nemotron": (
         "nemotron",
@@ -409,6 +411,7 @@ def gguf_names(name: str) -> dict[str, str]:
         if "pooler" not in key and id(tensor) not in seen:
             seen.add(id(tensor))
             whole = f"{key}.weight" if key.endswith("layer_scalar") else key.replace("dt_bias", "dt_proj.bias")
+            whole = re.sub(r"layernorm\.norms\.\d+", "layernorm", whole)  # which the converter stacks
             if short.startswith("nemotron_h"):  # as files have it; and the table has experts by another name
                 whole = whole.replace("model.", "backbone.", 1).replace("score_correction_bias", "score_correction.bias")
                 whole = re.sub(r"backbone(.*)\.mixer(\.experts\.\w+)$", r"model\1.mlp\2.weight", whole)
@@ -431,7 +434,8 @@ def converted(name: str) -> Arrays:
     for key, other in gguf_names(name).items():
         value = state[key].numpy()
         value = np.ascontiguousarray(value.T) if is_transposed(name, key) else value
-        found[other] = np.ascontiguousarray(as_converted(name, key, value))
+        value = np.ascontiguousarray(as_converted(name, key, value))
+        found[other] = np.stack([*found.get(other, ()), value]) if ".norms." in key else value
     return found | rope_factors(name)
 
 

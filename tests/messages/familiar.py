@@ -387,8 +387,6 @@ MESSAGES: dict[str, list[Entry]] = {
          "config field 'mlp_bias' is True; in a qwen3 model it is False."),
         (ConfigError, lambda: blueprints.read_config({"model_type": "helium", **TINY["helium"], "head_dim": 16}),
          "config field 'head_dim' is 16, but all 4 heads together must be as wide as the stream, which is 48."),
-        (ConfigError, lambda: tiny("stablelm", qk_layernorm=True),
-         "config field 'qk_layernorm' is True; in a stablelm model it is False."),
         (ConfigError, lambda: tiny("olmo2", clip_qkv=8.0),
          "config field 'clip_qkv' is 8.0; in an olmo2 model it is None."),
         (ConfigError, lambda: tiny("mpt", attn_config={"qk_ln": True}),

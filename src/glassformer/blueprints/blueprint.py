@@ -30,7 +30,7 @@ from glassformer.ops.join import build_join
 from glassformer.ops.keep_top import build_keep_top
 from glassformer.ops.latent import AttendLatent, build_attend_latent, build_expand, build_head_columns, build_join_heads
 from glassformer.ops.linear import build_linear
-from glassformer.ops.norm import build_l2_norm, build_norm
+from glassformer.ops.norm import build_head_norms, build_l2_norm, build_norm
 from glassformer.ops.op import Op, Shape, Weight
 from glassformer.ops.position import build_distance_vectors, build_position, build_relative_bias
 from glassformer.ops.recorder import Recorder, UnweightedModule, Value
@@ -218,6 +218,7 @@ class Builder(Recorder):
     distance_vectors = build_distance_vectors
     norm = build_norm
     l2_norm = build_l2_norm
+    head_norms = build_head_norms
     linear = build_linear
     heads = build_heads
     separate_heads = build_separate_heads

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from glassformer.blueprints import llama
-from glassformer.blueprints.blueprint import Blueprint, Builder, Head
+from glassformer.blueprints.blueprint import Blueprint, Builder, Head, Value
 
 
 @dataclass(kw_only=True)
@@ -20,12 +20,13 @@ class Config(llama.Config):
         "vocab_size": 50304, "hidden_size": 2560, "num_hidden_layers": 32, "bos_token_id": 0, "eos_token_id": 0,
     }  # fmt: skip
     aliases = {"layer_norm_eps": "rms_norm_eps", "use_qkv_bias": "attention_bias"}
-    fixed_fields = {"mlp_bias": False, "qk_layernorm": False}
+    fixed_fields = {"mlp_bias": False}
 
     intermediate_size: int = 6912
     max_position_embeddings: int = 4096
     rms_norm_eps: float = 1e-5  # of its layer norms
     use_parallel_residual: bool = False
+    qk_layernorm: bool = False
     hidden_dropout: float = 0.0
 
     def __post_init__(self) -> None:
@@ -37,7 +38,18 @@ class Config(llama.Config):
         return False
 
 
-FAMILY = replace(llama.FAMILY, name="StableLm", heads=("causal", "sequence", "token"))
+FAMILY = replace(
+    llama.FAMILY,
+    name="StableLm",
+    heads=("causal", "sequence", "token"),
+    modules={**llama.FAMILY.modules, "q_layernorm": "LayerNormPerHead", "k_layernorm": "LayerNormPerHead"},
+)
+
+
+def heads_of(b: Builder, c: Config, h: Value, name: str, heads: int) -> Value:
+    """Heads, perhaps with a norm each."""
+    made = llama.projected_heads(b, c, h, name, heads)
+    return b.head_norms(made, f"self_attn.{name}_layernorm.norms", c.rms_norm_eps) if c.qk_layernorm else made
 
 
 def blueprint(c: Config, head: Head = "causal") -> Blueprint:
@@ -46,7 +58,7 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}layers"):
             normed = b.norm(x, "input_layernorm", eps, how="layer")
-            a = llama.attention(b, c, b.identity(normed, "attention.input"))
+            a = llama.attention(b, c, b.identity(normed, "attention.input"), make_heads=heads_of)
             a = b.linear(a, "self_attn.o_proj", c.hidden_size, site="attention.update")
             x = b.add(x, a, site="middle")
             if not c.use_parallel_residual:

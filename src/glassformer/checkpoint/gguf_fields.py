@@ -63,7 +63,8 @@ def gptneox(metadata: Metadata, raw: Raw) -> dict[str, Any]:
 
 
 def stablelm(metadata: Metadata, raw: Raw) -> dict[str, Any]:
-    return partly_rotated(metadata, raw) | {"use_qkv_bias": "blk.0.attn_q.bias" in raw, "attention_bias": None}
+    biases = {"use_qkv_bias": "blk.0.attn_q.bias" in raw, "attention_bias": None}
+    return {**partly_rotated(metadata, raw), **biases, "qk_layernorm": "blk.0.attn_q_norm.weight" in raw}
 
 
 def starcoder2(metadata: Metadata, raw: Raw) -> dict[str, Any]:

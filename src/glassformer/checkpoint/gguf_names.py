@@ -203,7 +203,7 @@ def family_name_and_layout(
 
 
 def unstacked(stacked: StoredTensor, half: int | None = None) -> dict[str, StoredTensor]:
-    """What one tensor holds for several experts, by the name of each; * stands for the expert's index. `half`: the first
+    """What one tensor holds for several experts or heads, by the name of each; * stands for the index. `half`: the first
     or the second half of each expert's rows only."""
     count = max(stacked.shape[0], 1)
     whole, shape = stacked.size // count, stacked.shape[1:]
@@ -312,6 +312,12 @@ class ArchitectureTable:
     joined: Mapping[str, Sequence[str]] = field(default_factory=dict)  # what a file has in parts that the family has as one
     fused_experts: bool = False  # a file has the two matrices of an expert that are read side by side as one
     variants: Sequence[tuple[Test, ArchitectureTable]] = ()  # other models of the same architecture, by what tells them
+
+    def stacks(self, name: str) -> bool:
+        """Whether a tensor of GGUF's name holds several of the family's."""
+        stem, _, _ = re.sub(r"\bblk\.\d+\.", "blk.{}.", name).rpartition(".")
+        other = {} if self.other_names is None else self.other_names[2]
+        return "*" in (self.names.get(stem) or other.get(stem, ""))
 
 
 QWEN35_LAYOUTS: Mapping[str, Layout] = {r"(?!.*ssm_norm).*norm\.weight": OffsetByOne()}
@@ -429,7 +435,7 @@ TABLES: Mapping[str, ArchitectureTable] = {
     "minimax-m2": ArchitectureTable(tensors.MINIMAX, sizes.WHOLE_EXPERT, "minimax_m2", fields.partly_rotated),
     "hunyuan-dense": ArchitectureTable(tensors.HUNYUAN, sizes.DECODER, "hunyuan_v1_dense"),
     "arcee": ArchitectureTable(tensors.ARCEE, sizes.DECODER, "arcee", interleaved=True),
-    "stablelm": ArchitectureTable(tensors.DECODER, sizes.STABLELM, "stablelm", fields.stablelm),
+    "stablelm": ArchitectureTable(tensors.STABLELM, sizes.STABLELM, "stablelm", fields.stablelm),
     "phi2": ArchitectureTable(tensors.PHI2, sizes.LAYER_NORM, "phi", fields.partly_rotated),
     "nemotron": ArchitectureTable(
         tensors.ARCEE, sizes.NEMOTRON, "nemotron", fields.partly_rotated, layouts={r".*norm\.weight": OffsetByOne()}

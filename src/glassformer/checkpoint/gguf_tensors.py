@@ -60,6 +60,11 @@ APERTUS = {
     "blk.{}.attn_norm": "model.layers.{}.attention_layernorm",
     "blk.{}.ffn_norm": "model.layers.{}.feedforward_layernorm",
 }
+STABLELM = {  # norms of heads stacked: * stands for the index of each
+    **DECODER,
+    "blk.{}.attn_q_norm": "model.layers.{}.self_attn.q_layernorm.norms.*",
+    "blk.{}.attn_k_norm": "model.layers.{}.self_attn.k_layernorm.norms.*",
+}
 EXPERTS = {  # stacked: * stands for the index of each
     "blk.{}.ffn_gate_inp": "model.layers.{}.mlp.gate",
     "blk.{}.ffn_gate_exps": "model.layers.{}.mlp.experts.*.gate_proj",

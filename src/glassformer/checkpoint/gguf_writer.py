@@ -84,13 +84,14 @@ def rows_in_layout(stored: StoredTensor, layout: Layout | None) -> RowReader:
     return lambda first, last: values[first:last]
 
 
-def stack_experts(tensors: Iterable[OutputTensor], fused: bool = False) -> list[OutputTensor]:
-    """Tensors of one name, such as those of a layer's experts, as one tensor each; `fused`: the two of an expert that are
-    read side by side, too, the one after the other."""
+def stack(tensors: Iterable[OutputTensor], stacked: Callable[[str], bool], fused: bool = False) -> list[OutputTensor]:
+    """Tensors of one name, such as those of a layer's experts, as one tensor each; `stacked`: whether a name is such a
+    one's, of which there may be one alone; `fused`: the two of an expert that are read side by side, too, the one after
+    the other."""
     by_name: dict[str, list[OutputTensor]] = {}
     for tensor in tensors:
         by_name.setdefault(tensor.name, []).append(tensor)
-    stacked = []
+    made = []
     for name, parts in by_name.items():
         rows, *width = parts[0].shape
         if fused and ".ffn_up_exps." in name:
@@ -98,12 +99,12 @@ def stack_experts(tensors: Iterable[OutputTensor], fused: bool = False) -> list[
         if fused and ".ffn_gate_exps." in name:
             both = [part for pair in zip(parts, by_name[name.replace("gate", "up")], strict=True) for part in pair]
             name, shape = name.replace("gate", "gate_up"), (len(parts), 2 * rows, *width)
-            stacked.append(replace(parts[0], name=name, shape=shape, open=_rows_of_all(both)))
-        elif (len(parts) == 1 and "_exps." not in name) or name.endswith(".scale"):
-            stacked.append(parts[0])
+            made.append(replace(parts[0], name=name, shape=shape, open=_rows_of_all(both)))
+        elif (len(parts) == 1 and not stacked(name)) or name.endswith(".scale"):
+            made.append(parts[0])
         else:
-            stacked.append(replace(parts[0], shape=(len(parts), *parts[0].shape), open=_rows_of_all(parts)))
-    return stacked
+            made.append(replace(parts[0], shape=(len(parts), *parts[0].shape), open=_rows_of_all(parts)))
+    return made
 
 
 def split_parts(whole: OutputTensor, joined: Mapping[str, Sequence[str]]) -> list[OutputTensor]:

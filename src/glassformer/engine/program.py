@@ -122,6 +122,7 @@ class NormRef(NamedTuple):
     width: int
     groups: int = 1  # parts that are normed by themselves
     repeats: int = 1  # of the weight: parts that share it
+    more: tuple[str, ...] = ()  # weights after the first, where each part has its own
 
 
 class DistanceHeads(NamedTuple):

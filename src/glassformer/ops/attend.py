@@ -33,7 +33,7 @@ from glassformer.ground.errors import ExecutorError
 from glassformer.ops.clip import Clip
 from glassformer.ops.heads import ProjectToHeads
 from glassformer.ops.module_steps import Values, path_of, step
-from glassformer.ops.norm import Norm
+from glassformer.ops.norm import HeadNorms, Norm
 from glassformer.ops.op import ArithmeticDraft, CachedShape, Floats, Op, TokenContext, integer
 from glassformer.ops.positions import DistanceBuckets, PositionScale, distance_biases
 from glassformer.ops.products import product, stored_weight
@@ -400,7 +400,7 @@ class HeadProjection:
     heads: ProjectToHeads  # the op that splits heads
     projection: int  # the op that multiplies: the same, or a fused one; or a result that is there already
     matrix: MatrixRef | None  # of the projection; None: it is a sum of a product and an adapter's update
-    joint_norm: Norm | None  # of all heads together, before they are split
+    joint_norm: Norm | None  # of all heads together, before they are split, or of each with its own weight
     norm: Norm | None  # of each head
     rope: Rope | None
     norm_last: bool  # whether heads are normed after RoPE
@@ -410,10 +410,13 @@ class HeadProjection:
 
 def trace_projection(ops: Sequence[Op], index: int) -> HeadProjection:
     """From what attention reads back to the matmul that it comes from."""
-    site, norm, rope, joint_norm = ops[index].site, None, None, None
+    site, norm, rope = ops[index].site, None, None
+    joint_norm: Norm | None = None
     norm_last, clip = isinstance(ops[index], Norm), None
     while not isinstance(op := ops[index], ProjectToHeads):
-        if isinstance(op, Norm):
+        if isinstance(op, HeadNorms):
+            joint_norm = op
+        elif isinstance(op, Norm):
             norm = op
         elif isinstance(op, Rotate):
             rope = op.rope

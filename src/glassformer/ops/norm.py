@@ -1,5 +1,7 @@
 """norm: RMS, layer or L2 norm over the last axis. Options: eps, how (rms, layer, l2), offset (added to the weight), groups
 (parts of the axis, each normed by itself).
+
+head_norms: a layer norm of each head, with a weight of its own.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.engine.program import NormKind, NormRef, StepKind
-from glassformer.ops.module_steps import At, Values, below, call, path_of, step
-from glassformer.ops.op import ArithmeticDraft, Array, Backwards, Floats, Op, TokenContext, WeightSource
+from glassformer.ops.module_steps import At, Path, Values, below, call, part, path_of, step
+from glassformer.ops.op import ArithmeticDraft, Array, Backwards, Floats, Op, TokenContext, WeightSource, integer
+from glassformer.ops.products import stored_weight
 from glassformer.ops.program_writer import ProgramWriter
 from glassformer.ops.recorder import Recorder, Value
 
@@ -96,11 +99,16 @@ class Norm(Op):
         column = index % self.width
         scale, bias = self.scale_and_bias(e.token(self).weights)
         offset = f" (stored as its difference from {self.options['offset']:g})" if self.options["offset"] else ""
-        stored = column % self.weights[0].shape[0]
-        weight = e.step("weight", f"{self.weights[0].name}[{stored}]{offset}", scale[column])
+        name, stored, number = self.weight_of(index, scale)
+        weight = e.step("weight", f"{name}[{stored}]{offset}", number)
         value = e.step("result", "normed × weight", value * weight)
         if bias is not None:
             e.step("with bias", f"+ {bias[column]:.4f}", value + bias[column])
+
+    def weight_of(self, index: int, scale: Array) -> tuple[str, int, float]:
+        """What one number is multiplied by: the weight's name, the place in it, and the number."""
+        column = index % self.width
+        return self.weights[0].name, column % self.weights[0].shape[0], float(scale[column])
 
     def linear(self, x: Array, weights: WeightSource, held: Array | None) -> Array:
         scale, _ = self.scale_and_bias(weights, np.float64)
@@ -150,6 +158,45 @@ class Norm(Op):
         writer.set_result(index, buffer)
 
 
+class HeadNorms(Norm):
+    __slots__ = ()
+    kind = "head_norms"
+
+    def scale_and_bias(self, weights: WeightSource, dtype: npt.DTypeLike = np.float32) -> tuple[Array, Floats | None]:
+        """(heads, head_size)"""
+        return np.stack([stored_weight(weights, weight) for weight in self.weights]).astype(dtype), None
+
+    def formula(self) -> str:
+        return f"{super().formula()}, of its head"
+
+    def weight_of(self, index: int, scale: Array) -> tuple[str, int, float]:
+        head, column = divmod(index, self.width)
+        return self.weights[head].name, column, float(scale[head, column])
+
+    def write_modules(self, derivation: Any, index: int) -> None:
+        paths = [path_of(weight.name)[:-1] for weight in self.weights]
+        for path in paths:
+            derivation.head_norm(self, path)
+        derivation.add(index, paths[0][:-2], step(norm_each_head, tuple(map(At, paths))))
+
+    @property
+    def ref(self) -> NormRef:
+        """Of all heads together."""
+        first, *more = (weight.name for weight in self.weights)
+        heads, size = self.head_shape
+        return NormRef(NormKind.LAYER_NORM, first, None, 0.0, self.options["eps"], heads * size, heads, more=tuple(more))
+
+    def split_heads(self, splitter: Any, heads: Sequence[range]) -> None:
+        raise splitter.cannot_split(self, "each head has a norm of its own")
+
+
+def norm_each_head(paths: tuple[Path, ...], read: int, write: int, m: Any, values: Values, p: Any) -> None:
+    import torch
+
+    x = values[read]  # (batch, heads, length, head_size)
+    values[write] = torch.stack([part(m, path)(x[:, head]) for head, path in enumerate(paths)], 1)
+
+
 def build_norm(
     b: Recorder, x: Value, module: str, eps: float, site: str | None = None, how: str = "rms", offset: float = 0.0,
     bias: bool = True, weight: bool = True, groups: int = 1, shared: bool = False,
@@ -161,6 +208,13 @@ def build_norm(
     weights |= {f"{module}.bias": size} if weight and bias and how == "layer" else {}
     parts: dict[str, Any] = {} if groups == 1 else {"groups": groups}
     return b.record(Norm, module, (x,), x.shape, site, weights, eps=eps, how=how, offset=offset, **parts)
+
+
+def build_head_norms(b: Recorder, x: Value, module: str, eps: float) -> Value:
+    """A layer norm without a bias for each head, in a list of modules."""
+    count, size = integer(x.shape[1]), x.width
+    weights: dict[str, tuple[int, ...]] = {f"{module}.{head}.weight": (size,) for head in range(count)}
+    return b.record(HeadNorms, module, (x,), x.shape, None, weights, eps=eps, how="layer", offset=0.0)
 
 
 def build_l2_norm(b: Recorder, x: Value, module: str, eps: float, site: str | None = None) -> Value:

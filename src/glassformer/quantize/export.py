@@ -24,7 +24,7 @@ from glassformer.checkpoint.gguf_writer import (
     RowReader,
     rows_in_layout,
     split_parts,
-    stack_experts,
+    stack,
     stored_rows,
     write_gguf,
 )
@@ -147,7 +147,7 @@ def model_contents(
     for gguf_name, shape in unread_shapes(config).items():
         target = (kind_for("product", shape[-1], kind) if len(shape) > 1 else None) or "F32"
         tensors.append(OutputTensor(gguf_name, target, shape, partial(_zeros, shape[-1])))
-    tensors = stack_experts(tensors, table.fused_experts)
+    tensors = stack(tensors, table.stacks, table.fused_experts)
     if (divisors := rope_divisors(config)) is not None:
         tensors.append(OutputTensor("rope_freqs.weight", "F32", divisors.shape, lambda: lambda *_: divisors[None]))
     if has_head:

@@ -71,7 +71,7 @@ def architecture_of(config: Config, name: str) -> str:
         raise InputError(
             f"{name}: GGUF has no place for the limit of queries, keys and values of an {config.model_type} model. {ADVICE}"
         )
-    if getattr(config, "qk_layernorm", False):
+    if config.model_type == "phi" and config.qk_layernorm:
         raise InputError(
             f"{name}: GGUF has no place for the norms of queries and keys of a {config.model_type} model. {ADVICE}"
         )

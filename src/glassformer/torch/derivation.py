@@ -261,6 +261,10 @@ class Derivation:
             rms = OffsetRMSNorm if offset else RMSNorm
             self.leaves[path] = partial(rms if op.weights else UnweightedRMSNorm, size, eps)
 
+    def head_norm(self, op: Norm, path: Path) -> None:
+        """One head's norm."""
+        self.leaves[path] = partial(LayerNorm, op.width, op.options["eps"], bias=False)
+
     def vector(self, weight: Weight, untrained: float) -> None:
         """A parameter of a container: some numbers for each head."""
         self.parameters[path_of(weight.name)] = partial(_filled, untrained, weight.shape)

@@ -38,7 +38,10 @@ TINY: dict[str, dict[str, Any]] = {
     "cohere": {**{name: value for name, value in SMALL.items() if name != "head_dim"}, "logit_scale": 0.3},
     **dict.fromkeys(("nemotron", "apertus"), SMALL),
     "olmo": {**{name: value for name, value in SMALL.items() if name != "head_dim"}, "clip_qkv": 0.2},
-    "stablelm": {**{name: value for name, value in SMALL.items() if name != "head_dim"}, "partial_rotary_factor": 0.5},
+    "stablelm": {
+        **{name: value for name, value in SMALL.items() if name != "head_dim"}, "partial_rotary_factor": 0.5,
+        "qk_layernorm": True,
+    },
     "phi": {**{name: value for name, value in SMALL.items() if name != "head_dim"}, "qk_layernorm": True},
     "ministral3": {
         **SMALL, "rope_parameters": {
@@ -113,6 +116,7 @@ NOT_ON_GPU = {  # what the GPU engine says of a family that it cannot run
 }  # fmt: skip
 NOT_SPLIT = {  # among ranks, and why not
     **dict.fromkeys(("gemma3n_text", "gemma4_text"), "every block reads vectors of tokens beside the stream"),
+    "stablelm": "each head has a norm of its own",
     "olmo2": "q_norm needs all of what would be divided", "olmo3": "q_norm needs all of what would be divided",
     **dict.fromkeys(("bloom", "mpt"), "each of its heads has a slope of its own"),
     **dict.fromkeys(("phi3", "falcon", "gpt_bigcode"), "there are fewer key heads than ranks"),  # where there are
@@ -393,7 +397,9 @@ def _glm4(draw: random.Random) -> dict[str, Any]:
 
 
 def _stablelm(draw: random.Random) -> dict[str, Any]:
-    return _partly_rotated(draw, use_qkv_bias=draw.random() < 0.5, use_parallel_residual=draw.random() < 0.5)
+    return _partly_rotated(
+        draw, use_qkv_bias=draw.random() < 0.5, use_parallel_residual=draw.random() < 0.5, qk_layernorm=draw.random() < 0.5
+    )
 
 
 def _partly_rotated(draw: random.Random, size: int = 8, **own: Any) -> dict[str, Any]:

@@ -237,7 +237,7 @@ def _norm(norm: NormRef, weights: NativeWeights) -> NativeNorm:
     elif (name := norm.weight) and norm.repeats > 1:
         scale = weights.derived(norm, lambda: np.tile(weights.floats(name, plus=norm.offset), norm.repeats))
     else:
-        scale = weights.vector(norm.weight, plus=norm.offset)
+        scale = weights.vector(norm.weight, *norm.more, plus=norm.offset)
     return NativeNorm(scale, bias, norm.eps, norm.kind, norm.groups)
 
 

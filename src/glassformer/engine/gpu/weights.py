@@ -227,7 +227,7 @@ class DeviceWeights(NamedWeights[EngineTensor]):
         if norm not in self._norms:
             weight = np.ones(norm.width, np.float32)
             if norm.weight is not None:
-                weight = np.tile(self.floats(norm.weight, plus=norm.offset), norm.repeats)
+                weight = np.tile(self.floats(norm.weight, *norm.more, plus=norm.offset), norm.repeats)
             bias = self.vector(norm.bias) if norm.bias else None
             self._norms[norm] = DeviceNorm(NORMS[norm.kind], self._to_device(weight), bias, norm.eps, norm.groups)
         return self._norms[norm]
