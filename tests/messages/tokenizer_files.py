@@ -77,8 +77,8 @@ MESSAGES: dict[str, list[Entry]] = {
          "the tokenizer's token '</s>' has the id 259, but the model scores only 259 tokens. Is this the tokenizer of "
          "this model?"),
         (CheckpointError, lambda: exported(2, Backend(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))),
-         "the tokenizer is neither byte-level BPE nor SentencePiece's, as GGUF has them. Keep the checkpoint as it is; "
-         "load(…, weights=…) packs its weights all the same."),
+         "the tokenizer is neither byte-level BPE nor SentencePiece's nor BERT's, as GGUF has them. Keep the checkpoint as "
+         "it is; load(…, weights=…) packs its weights all the same."),
         (CheckpointError, lambda: exported(normalizer=normalizers.Lowercase()),
          "the tokenizer splits a text in a way that GGUF has no name for. Keep the checkpoint as it is; load(…, "
          "weights=…) packs its weights all the same."),

@@ -441,8 +441,8 @@ UNSAID: dict[str, tuple[str, dict[str, Any], str]] = {
     "dynamic RoPE": (
         "llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "no field for rope=Rope(",
     ),
-    "Llama 3's RoPE of another factor": (
-        "llama", {"rope_parameters": {**ROPES["llama3"][1], "factor": 5.0}}, "cannot say what its config says",
+    "Llama 3's RoPE of other bounds": (
+        "llama", {"rope_parameters": {**ROPES["llama3"][1], "low_freq_factor": 2.0}}, "cannot say what its config says",
     ),
     "Llama 3's RoPE in Qwen": (
         "qwen2", {"rope_parameters": ROPES["llama3"][1]}, "has a place for Llama 3's RoPE in Llama's own models only",

@@ -72,7 +72,7 @@ def tensors_from_gguf(
     """The tensors under the family's names, with the layout that leads from the file's to the family's order."""
     _, table = table_of(metadata, path)
     found: dict[str, StoredTensor] = {}
-    for name, stored in with_joined_parts(with_whole_expansions(raw), table).items():
+    for name, stored in with_joined_parts(with_parted_attention(with_whole_expansions(raw), table, config), table).items():
         if (
             name in table.ignored
             or _is_shared(name, config)
@@ -156,6 +156,33 @@ def with_joined_parts(raw: fields.Raw, table: ArchitectureTable) -> dict[str, St
     return found
 
 
+def with_parted_attention(
+    raw: fields.Raw, table: ArchitectureTable, config: Mapping[str, Any]
+) -> Mapping[str, StoredTensor]:
+    """Queries, keys and values apart, where a file has them as one matrix and the family does not."""
+    if "blk.{}.attn_qkv" in table.names or "blk.{}.attn_q" not in table.names:
+        return raw
+    found = dict(raw)
+    heads: Any = config.get("num_attention_heads")
+    groups: Any = config.get("num_key_value_heads") or heads
+    for name in [name for name in raw if re.fullmatch(r"blk\.\d+\.attn_qkv\.(weight|bias)", name)]:
+        whole = found.pop(name)
+        fits = type(heads) is type(groups) is int and heads > 0 and groups > 0
+        if not fits or whole.shape[0] % (heads + 2 * groups):
+            raise CheckpointError(
+                f"{whole.file.path}: GGUF tensor {name!r} has {whole.shape[0]} rows, which are no queries, keys and values "
+                f"of {heads} heads. Fetch the file again."
+            )
+        start, row, width = 0, whole.size // whole.shape[0], whole.shape[0] // (heads + 2 * groups)
+        for part, count in zip("qkv", (heads * width, groups * width, groups * width), strict=True):
+            own = name.replace("attn_qkv", f"attn_{part}")
+            found[own] = replace(
+                whole, name=own, shape=(count, *whole.shape[1:]), offset=whole.offset + start * row, size=count * row
+            )
+            start += count
+    return found
+
+
 def _rows_of_all(name: str, parts: Sequence[StoredTensor]) -> StoredTensor:
     count, *width = parts[0].shape
     return computed_tensor(
@@ -228,7 +255,8 @@ def gguf_name_and_layout(
     layer = re.search(r"\.(\d+)\.", name)
     other = {} if table.other_names is None else table.other_names[2]
     by_ours = {ours: theirs for theirs, ours in reversed([*table.names.items(), *other.items()])}
-    for part, ending in ((name, own), (stem, f".{last}")):
+    without_base = stem.partition(".")[2]  # which an encoder's names have in front
+    for part, ending in ((name, own), (stem, f".{last}"), (without_base, f".{last}")):
         pattern = re.sub(r"\.\d+$", ".*", re.sub(r"\.experts\.\d+\.", ".experts.*.", part))
         pattern = pattern.replace(f".{layer.group(1)}.", ".{}.", 1) if layer else pattern
         if ending is not None and pattern in by_ours:
@@ -252,9 +280,9 @@ def _layout(
         return PartAfterPart(_checked_heads(queries, 3, name, shape[0], path))
     if table.part_after_group and re.fullmatch(r"blk\.\d+\.attn_qkv\.\w+", name):
         groups = config.get("num_kv_heads", 1 if config.get("multi_query", True) else queries)
-        fits = type(groups) is type(queries) is int and groups > 0 and queries % groups == 0
-        fits = fits and shape[0] % (queries + 2 * groups) == 0
-        return PartAfterGroup(queries, groups) if fits else None  # and the config is refused
+        if not isinstance(groups, int) or not isinstance(queries, int) or groups < 1 or queries % groups:
+            return None  # and the config is refused
+        return PartAfterGroup(queries, groups) if shape[0] % (queries + 2 * groups) == 0 else None
     projection = re.fullmatch(r"blk\.\d+\.attn_([qk])\.\w+", name) if table.interleaved else None
     if projection is None:
         return next((layout for pattern, layout in table.layouts.items() if re.fullmatch(pattern, name)), None)
@@ -310,6 +338,7 @@ class ArchitectureTable:
     numbers: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)  # fields that list one for each layer,
     # and the family's tensors that have it: name and shape
     joined: Mapping[str, Sequence[str]] = field(default_factory=dict)  # what a file has in parts that the family has as one
+    fused_attention: bool = False  # a file has queries, keys and values of a block as one matrix
     fused_experts: bool = False  # a file has the two matrices of an expert that are read side by side as one
     variants: Sequence[tuple[Test, ArchitectureTable]] = ()  # other models of the same architecture, by what tells them
 
@@ -471,7 +500,10 @@ TABLES: Mapping[str, ArchitectureTable] = {
         layouts={r"blk\.\d+\.(attn_qkv|attn_output|ffn_up|ffn_down)\.weight": Transposed()},
     ),
     "bert": ArchitectureTable(
-        tensors.BERT, {**sizes.COMMON, "attention.layer_norm_epsilon": "layer_norm_eps"}, "bert", fields.bert,
+        tensors.BERT, sizes.BERT, "bert", fields.bert,
+    ),
+    "nomic-bert": ArchitectureTable(
+        tensors.NOMIC_BERT, sizes.NOMIC_BERT, "nomic_bert", fields.bert, fused_attention=True,
     ),
     "modern-bert": ArchitectureTable(
         tensors.MODERN_BERT, sizes.MODERN_BERT, "modernbert", fields.modern_bert,

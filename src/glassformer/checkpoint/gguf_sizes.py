@@ -203,6 +203,8 @@ GPTNEOX = {
     "use_parallel_residual": "use_parallel_residual",
     "rope.freq_base": "rope_theta",
 }
+BERT = {**COMMON, "attention.layer_norm_epsilon": "layer_norm_eps"}
+NOMIC_BERT = {**BERT, "rope.freq_base": "rope_theta"}
 MODERN_BERT = {
     **COMMON,
     "attention.layer_norm_epsilon": "norm_eps",

@@ -360,6 +360,14 @@ BERT = {
     "blk.{}.ffn_down": "encoder.layer.{}.output.dense",
     "blk.{}.layer_output_norm": "encoder.layer.{}.output.LayerNorm",
 }
+NOMIC_BERT = {
+    **{theirs: ours for theirs, ours in BERT.items() if "position" not in theirs and "blk" not in theirs},
+    **{f"blk.{{}}.attn_{name}": f"layers.{{}}.self_attn.{name}_proj" for name in "qkv"},
+    "blk.{}.attn_output": "layers.{}.self_attn.o_proj",
+    "blk.{}.attn_output_norm": "layers.{}.post_attention_layernorm",
+    **{f"blk.{{}}.ffn_{name}": f"layers.{{}}.mlp.{name}_proj" for name in ("gate", "up", "down")},
+    "blk.{}.layer_output_norm": "layers.{}.post_mlp_layernorm",
+}
 MODERN_BERT = {
     "token_embd": "embeddings.tok_embeddings",
     "token_embd_norm": "embeddings.norm",

@@ -107,6 +107,20 @@ def stack(tensors: Iterable[OutputTensor], stacked: Callable[[str], bool], fused
     return made
 
 
+def fuse_attention(tensors: Iterable[OutputTensor]) -> list[OutputTensor]:
+    """Each block's queries, keys and values as one matrix, where they have one shape."""
+    by_name = {tensor.name: tensor for tensor in tensors}
+    fused = []
+    for name, tensor in by_name.items():
+        if ".attn_q." in name:
+            parts = [tensor, *(by_name[name.replace("attn_q", f"attn_{part}")] for part in "kv")]
+            shape = (3 * tensor.shape[0], *tensor.shape[1:])
+            fused.append(replace(tensor, name=name.replace("attn_q", "attn_qkv"), shape=shape, open=_rows_of_all(parts)))
+        elif ".attn_k." not in name and ".attn_v." not in name:
+            fused.append(tensor)
+    return fused
+
+
 def split_parts(whole: OutputTensor, joined: Mapping[str, Sequence[str]]) -> list[OutputTensor]:
     """What the family has as one matrix and a file in parts (by patterns of names), as those; any other as it is."""
     for pattern, parts in joined.items():

@@ -22,6 +22,7 @@ from glassformer.checkpoint.gguf_tensors import NEXTN
 from glassformer.checkpoint.gguf_writer import (
     OutputTensor,
     RowReader,
+    fuse_attention,
     rows_in_layout,
     split_parts,
     stack,
@@ -104,6 +105,8 @@ def write_model(
     for dense, layer in zip(GGUF_DENSE, sentence.dense, strict=False):
         tensors.append(OutputTensor(dense, "F32", layer.weight.shape, partial(_rows_of, layer.weight)))
     metadata |= tokenizer_metadata(tokenizer, config.vocab_size, ends)
+    if (types := getattr(config, "type_vocab_size", None)) is not None:
+        metadata["tokenizer.ggml.token_type_count"] = types
     write_gguf(path, metadata["general.architecture"], metadata, tensors, progress)
 
 
@@ -148,6 +151,7 @@ def model_contents(
         target = (kind_for("product", shape[-1], kind) if len(shape) > 1 else None) or "F32"
         tensors.append(OutputTensor(gguf_name, target, shape, partial(_zeros, shape[-1])))
     tensors = stack(tensors, table.stacks, table.fused_experts)
+    tensors = fuse_attention(tensors) if table.fused_attention else tensors
     if (divisors := rope_divisors(config)) is not None:
         tensors.append(OutputTensor("rope_freqs.weight", "F32", divisors.shape, lambda: lambda *_: divisors[None]))
     if has_head:

@@ -40,7 +40,8 @@ ARCHITECTURES: Mapping[str, str] = {
     "mamba2": "mamba2", "nemotron_h": "nemotron_h", "falcon_h1": "falcon-h1", "granitemoe": "granitemoe",
     "embedding_gemma": "gemma-embedding", "eurobert": "eurobert", "granitemoehybrid": "granitehybrid",
     "bamba": "granitehybrid", "cohere2": "cohere2", "ministral3": "mistral3", "llama4_text": "llama4", "apertus": "apertus",
-    "gemma3n_text": "gemma3n", "falcon": "falcon",
+    "gemma3n_text": "gemma3n", "falcon": "falcon", "bert": "bert",
+    "nomic_bert": "nomic-bert",
 }  # fmt: skip
 WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
     "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "qwen3_moe", "olmoe", "hunyuan_v1_dense",
@@ -155,6 +156,8 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
         size = config.head_dim
         lengths = {"attention.value_length": size, "rope.dimension_count": rope.rotary_size(size)}
         metadata |= {**lengths, **_rope_scaling(rope)}
+    if config.default_head == "masked":
+        metadata["attention.causal"] = False
     if config.model_type == "mpt":
         metadata["attention.max_alibi_bias"] = float(config.attn_config["alibi_bias_max"])
         metadata |= {} if config.clip is None else {"attention.clamp_kqv": float(config.clip)}

@@ -1,9 +1,10 @@
-"""A tokenizer as GGUF's `tokenizer.…` fields: the inverse of this package's readers, for the two kinds that decoders have.
+"""A tokenizer as GGUF's `tokenizer.…` fields: the inverse of this package's readers, for three kinds.
 
 `gpt2` is byte-level BPE: vocabulary, merges, and the name of how text is split. `llama` is SentencePiece's BPE: pieces with
-scores in place of merges; a piece scores by the first merge that makes it. What the fields cannot say is refused: they are
-read back, and must give the same tokens for texts that bring out the differences. (One is let pass: before a text that
-begins with a space, GGUF's readers put a second one, and some of Llama's own tokenizers do not.)
+scores in place of merges; a piece scores by the first merge that makes it. `bert` is WordPiece. What
+the fields cannot say is refused: they are read back, and must give the same tokens for texts that bring out the differences.
+(One is let pass: before a text that begins with a space, GGUF's readers put a second one, and some of Llama's own tokenizers
+do not.)
 """
 
 from __future__ import annotations
@@ -41,8 +42,12 @@ def tokenizer_fields(backend: Tokenizer, special: Mapping[str, str], template: s
         kind_fields = _byte_level(settings)
     elif settings["model"]["type"] == "BPE" and settings["model"]["byte_fallback"]:
         kind_fields = _scored(backend, settings, tokens, kinds)
+    elif settings["model"]["type"] == "WordPiece" and (settings["normalizer"] or {}).get("type") == "BertNormalizer":
+        kind_fields = _wordpiece(settings, tokens, kinds)
     else:
-        raise CheckpointError(f"the tokenizer is neither byte-level BPE nor SentencePiece's, as GGUF has them. {ADVICE}")
+        raise CheckpointError(
+            f"the tokenizer is neither byte-level BPE nor SentencePiece's nor BERT's, as GGUF has them. {ADVICE}"
+        )
     special_ids = {f"{name}_token_id": token_id for name, token_id in role_ids.items() if token_id is not None}
     values = {"tokens": tokens, "token_type": kinds, **special_ids, **kind_fields, **_adds_bos_and_eos(backend, special_ids)}
     fields = {f"tokenizer.ggml.{name}": value for name, value in values.items()}
@@ -115,6 +120,17 @@ def _scored(backend: Tokenizer, settings: Mapping[str, Any], tokens: list[str], 
             tokens[index] = token.replace(SPACE_MARKER, " ")
     unknown_field = {} if unknown is None else {"unknown_token_id": backend.token_to_id(unknown)}
     return {"model": "llama", "pre": "default", "scores": scores, "add_space_prefix": add_prefix_space, **unknown_field}
+
+
+def _wordpiece(settings: Mapping[str, Any], tokens: list[str], kinds: list[int]) -> dict[str, Any]:
+    """The fields of BERT's kind: pieces that begin a word are marked, and those that go on are not."""
+    prefix = settings["model"]["continuing_subword_prefix"]
+    for index, token in enumerate(tokens):
+        if kinds[index] == NORMAL and not (token.startswith("[") and token.endswith("]") and len(token) > 2):
+            tokens[index] = token.removeprefix(prefix) if token.startswith(prefix) else f"{SPACE_MARKER}{token}"
+    normalizer = settings["normalizer"]
+    accents = {} if (value := normalizer["strip_accents"]) is None else {"normalizer.strip_accents": value}
+    return {"model": "bert", "pre": "default", "normalizer.lowercase": normalizer["lowercase"], **accents}
 
 
 def _adds_bos_and_eos(backend: Tokenizer, special: Mapping[str, int]) -> dict[str, bool]:
