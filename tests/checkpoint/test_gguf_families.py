@@ -147,11 +147,15 @@ DECODERS: dict[str, tuple[str, dict[str, Any]]] = {  # by architecture: the fami
          "linear_num_value_heads": KEYS * SHARING,
          "rope_parameters": {**LLAMA["rope_parameters"], "partial_rotary_factor": 0.25}},
     ),
-    "lfm2": (
-        "lfm2",
-        {**{name: value for name, value in LLAMA.items() if name not in ("head_dim", "rms_norm_eps")}, "norm_eps": 1e-4,
-         "num_hidden_layers": 3, "block_auto_adjust_ff_dim": False, "layer_types": ["conv", "full_attention", "conv"]},
-    ),
+    **{
+        name: (
+            "lfm2",
+            {**{key: value for key, value in LLAMA.items() if key not in ("head_dim", "rms_norm_eps")}, "norm_eps": 1e-4,
+             "num_hidden_layers": 3, "block_auto_adjust_ff_dim": False, "conv_bias": biased,
+             "layer_types": ["conv", "full_attention", "conv"]},
+        )
+        for name, biased in (("lfm2", False), ("lfm2 biased", True))
+    },
     "mamba2": ("mamba2", {
         "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "num_hidden_layers": 3, "num_heads": 8, "head_dim": 16,
         "state_size": 12, "n_groups": 2, "expand": 2, "layer_norm_epsilon": 1e-4, "use_bias": True}),
@@ -307,8 +311,11 @@ def decoder_metadata(name: str) -> dict[str, Typed]:
             "ssm.state_size": (32, Value.UINT32), "ssm.group_count": (KEYS, Value.UINT32),
             "ssm.time_step_rank": (KEYS * SHARING, Value.UINT32), "ssm.inner_size": (32 * KEYS * SHARING, Value.UINT32),
         },
-        "lfm2": {
-            "shortconv.l_cache": (3, Value.UINT32), "attention.head_count_kv": ([0, 2, 0], Value.ARRAY, Value.UINT32),
+        **{
+            key: {
+                "shortconv.l_cache": (3, Value.UINT32), "attention.head_count_kv": ([0, 2, 0], Value.ARRAY, Value.UINT32),
+            }
+            for key in ("lfm2", "lfm2 biased")
         },
         "mamba2": {
             "ssm.conv_kernel": (4, Value.UINT32), "ssm.inner_size": (2 * HIDDEN, Value.UINT32),

@@ -241,6 +241,29 @@ def test_cross_attention_weights_are_dropped(family: str) -> None:
     assert not torch.allclose(one.logits, other.logits, atol=1e-5)
 
 
+def test_routers_read_noise_in_training_alone() -> None:
+    """Switch Transformers: each number of what its routers read is multiplied by one near 1."""
+    changes = {"dropout_rate": 0.0, "router_jitter_noise": 0.3}
+    config = read_config({"model_type": "switch_transformers", **reference.TINY["switch_transformers"], **changes})
+    model = auto.AutoModelForSeq2SeqLM.from_config(config)
+    layer = model.encoder.block[1].layer[1]
+    read: list[torch.Tensor] = []
+    layer.layer_norm.register_forward_hook(lambda module, args, made: read.append(made))
+    layer.mlp.router.classifier.register_forward_pre_hook(lambda module, args: read.append(args[0]))
+    ratios = []
+    for training in (True, False):
+        model.train(training)
+        with torch.no_grad():
+            model(**inputs(model))
+        normed, routed = read[:2]
+        ratios.append(routed / normed)
+        read.clear()
+    noisy, quiet = ratios
+    assert torch.equal(quiet, torch.ones_like(quiet))
+    assert 0.7 <= float(noisy.min()) < 0.8
+    assert 1.2 < float(noisy.max()) <= 1.3
+
+
 @pytest.mark.parametrize("family", DROPPING)
 def test_loaded_and_new_models_are_in_eval_mode(family: str, tmp_path: Path) -> None:
     """From a checkpoint, as from a config by an Auto class, a model comes ready to run."""

@@ -43,7 +43,7 @@ class Config(t5.Config):
     encoder_sparse_step: int | None = None  # every how many layers there are experts; None: as their number says
     decoder_sparse_step: int | None = None
     router_bias: bool = False
-    router_jitter_noise: float = 0.01  # of the reference's training; there is none here
+    router_jitter_noise: float = 0.01  # of what the router reads, in training
     expert_capacity: int = 64  # of the reference's experts; here they take all tokens
 
     def __post_init__(self) -> None:
@@ -99,7 +99,7 @@ def mlp(b: Builder, c: Any, h: Value, layer: str, decoder: bool) -> Value:
         return t5.plain_mlp(b, c, h, module)
     experts = [f"{module}.experts.expert_{index}." for index in range(c.num_experts)]
     router = f"{module}.router.classifier"
-    scores = b.linear(h, router, c.num_experts, c.router_bias, site="mlp.router")
+    scores = b.linear(h, router, c.num_experts, c.router_bias, site="mlp.router", jitter=c.router_jitter_noise)
     shares = b.route(scores, module + ".router", 1, False)
     h = b.expert_gate(
         h, shares, [(f"{expert}wi",) for expert in experts], 1, c.intermediate_size, c.hidden_act, dropout=c.dropout_rate

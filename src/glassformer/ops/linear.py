@@ -1,4 +1,5 @@
-"""linear: (x · Wᵀ (+ b)) · scale. Options: columns (the weight is stored transposed), scale."""
+"""linear: (x · Wᵀ (+ b)) · scale. Options: columns (the weight is stored transposed), scale, jitter (the largest share
+by which x is changed at random in training: https://arxiv.org/abs/2101.03961)."""
 
 from __future__ import annotations
 
@@ -53,7 +54,10 @@ class LinearMap(Op):
     def write_modules(self, derivation: Any, index: int) -> None:
         path, factor = path_of(self.module), self.options["scale"]
         derivation.linear(self, path)
-        derivation.add(index, path[:-1], step(call, At(path)) if factor == 1.0 else step(scaled_call, At(path), factor))
+        called = step(call, At(path)) if factor == 1.0 else step(scaled_call, At(path), factor)
+        if jitter := self.options.get("jitter"):
+            called = step(jittered_call, At(path), jitter)
+        derivation.add(index, path[:-1], called)
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
         consumers = writer.consumers.get(index, [])
@@ -107,13 +111,22 @@ def scaled_call(path: Path, factor: float, read: int, write: int, m: Any, values
     values[write] = part(m, path)(values[read]) * factor
 
 
+def jittered_call(path: Path, jitter: float, read: int, write: int, m: Any, values: Values, p: Any) -> None:
+    import torch
+
+    x = values[read]
+    if m.training:
+        x = x * torch.empty_like(x).uniform_(1 - jitter, 1 + jitter)
+    values[write] = part(m, path)(x)
+
+
 def build_linear(
     b: Recorder, x: Value, module: str, out: int, bias: bool = False, site: str | None = None, columns: bool = False,
-    scale: float = 1.0, summed: bool = False,
+    scale: float = 1.0, summed: bool = False, jitter: float = 0.0,
 ) -> Value:  # fmt: skip
-    """`summed`: the module around it in PyTorch gives the sum with the stream."""
+    """`summed`: the module around it in PyTorch gives the sum with the stream; `jitter`: of what it reads, in training."""
     weights = linear_weights(module, x, out, bias)
     if columns:
         weights[f"{module}.weight"] = (x.width, out)
-    options: dict[str, Any] = {"summed": True} if summed else {}
+    options: dict[str, Any] = {**({"summed": True} if summed else {}), **({"jitter": jitter} if jitter else {})}
     return b.record(LinearMap, module, (x,), (*x.shape[:-1], out), site, weights, columns=columns, scale=scale, **options)

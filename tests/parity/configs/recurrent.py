@@ -149,7 +149,7 @@ def _lfm2(draw: random.Random) -> dict[str, Any]:
         "vocab_size": draw.randint(60, 300), "hidden_size": heads * draw.choice([8, 14]), "num_attention_heads": heads,
         "intermediate_size": draw.choice([24, 56]), "num_hidden_layers": layers, "num_key_value_heads": groups,
         "norm_eps": draw.choice([1e-5, 1e-6]), "conv_L_cache": draw.choice([1, 2, 3, 4]),
-        "tie_word_embeddings": draw.random() < 0.5,
+        "tie_word_embeddings": draw.random() < 0.5, "conv_bias": draw.random() < 0.5,
         **draw.choice([{"layer_types": some}, {"layer_types": None, "full_attn_idxs": attending}]),
         "rope_parameters": draw.choice([{"rope_type": "default", "rope_theta": draw.choice([500.0, 1e6])}, *ROPES]),
     }  # fmt: skip
