@@ -53,8 +53,7 @@ def test_every_output_of_padded_sources(models: Pair) -> None:
     expected = {name: value for name, value in given.items() if name != "encoder_global_attentions"}  # rows of our patterns
     result = models.ours(**inputs, decoder_input_ids=target, **ALL)
     there = inputs["attention_mask"]
-    same_fields(result, expected, **dict.fromkeys(("encoder_last_hidden_state", "encoder_hidden_states"), there),
-                encoder_attentions=there)  # fmt: skip
+    same_fields(result, expected, encoder_last_hidden_state=there, encoder_hidden_states=there, encoder_attentions=there)
     local = models.ours(**{**inputs, "global_attention_mask": None}, decoder_input_ids=target).logits
     assert not torch.allclose(local[0], result.logits[0], atol=1e-3)
     close(result.logits[1], local[1])
