@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,7 +16,9 @@ from glassformer import AutoConfig, AutoModelForCausalLM, Change, DynamicCache, 
 from glassformer.blueprints import blueprint, read_config
 from glassformer.blueprints.blueprint import Builder
 from glassformer.checkpoint.gguf_names import TABLES, gguf_name_and_layout
+from glassformer.checkpoint.gguf_parts import EXPANDED_LATENTS, with_whole_tensors
 from glassformer.checkpoint.locate import locate
+from glassformer.checkpoint.stored_tensors import computed_tensor
 from glassformer.decoding.grammar import Grammar
 from glassformer.engine.gpu.persistent import kernel as kernels
 from glassformer.engine.protocol import Feed
@@ -32,6 +35,7 @@ from glassformer.ground.errors import (
     SiteError,
 )
 from glassformer.ground.sites import Watch
+from glassformer.quantize.gguf_metadata import architecture_of
 from glassformer.steering.library import Library
 from tests.features.dictionaries import write_folder
 from tests.messages.calls import Entry, altered, decoder, feed, limited, place, run, write
@@ -138,6 +142,14 @@ MESSAGES: dict[str, list[Entry]] = {
          "tensor_parallel out."),
     ],
     "checkpoints": [
+        (CheckpointError, lambda: with_whole_tensors(
+            {"blk.0.attn_k_b.weight": computed_tensor("k", (2, 3), lambda: np.zeros((2, 3)), (), "", Path("x"))},
+            [EXPANDED_LATENTS], {}),
+         "x: GGUF tensors blk.0.attn_k_b.weight and blk.0.attn_v_b.weight do not fit together: both must be there, of "
+         "shapes that make one matrix. Fetch the file again."),
+        (InputError, lambda: architecture_of(read_config(reference.config("qwen3_next").to_dict()), "x"),
+         "x: GGUF has no place for layers without experts in a qwen3_next model. Keep the checkpoint as it is; load(…, "
+         "weights=…) packs its weights all the same."),
         (CheckpointError, lambda: gguf_name_and_layout(
             TABLES["llama"], {"num_attention_heads": 4}, "model.layers.0.self_attn.q_proj.weight", (12, 8)),
          "model.layers.0.self_attn.q_proj.weight: GGUF tensor 'blk.0.attn_q.weight' has 12 rows, which do not make "

@@ -169,7 +169,8 @@ def test_why_a_model_has_no_head_is_said(family: str, said: str, tmp_path: Path)
 def test_gguf_has_a_place_for_heads(family: str, kind: str, tmp_path: Path) -> None:
     """They are written, read, and draft with the same numbers; and the model has as many layers as before."""
     tokenizer, named = TOKENIZERS["gpt2"]()
-    changes = {"rope_parameters": {"rope_theta": 10000.0}} if family == "deepseek_v3" else {}
+    own = {"deepseek_v3": {"rope_parameters": {"rope_theta": 10000.0}}, "qwen3_next": {"mlp_only_layers": []}}
+    changes: dict[str, Any] = own.get(family, {})
     theirs = draft_heads.write(tmp_path, family, vocab_size=tokenizer.get_vocab_size(), hidden_size=64, **changes)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))

@@ -85,18 +85,64 @@ FEWER_MATRICES = {  # of a block than seven
 }
 
 
+BESIDE_EXPERTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {  # architecture, config, fields of the file
+    "qwen3_5_moe_text": (
+        "qwen35moe",
+        {**models.OWN["qwen3_5_text"], "num_experts": 4, "shared_expert_intermediate_size": 48},
+        {"full_attention_interval": 2, "rope.dimension_sections": [8, 0, 0, 0]},
+    ),
+    "qwen3_next": (
+        "qwen3next",
+        {**models.OWN["qwen3_5_text"], "num_experts": 4, "shared_expert_intermediate_size": 48, "norm_topk_prob": True,
+         "mlp_only_layers": [], "linear_key_head_dim": 64, "linear_num_key_heads": 2},
+        {"full_attention_interval": 2, "ssm.group_count": 2, "ssm.inner_size": 256},
+    ),
+    "kimi_linear": (
+        "kimi-linear",
+        {"num_key_value_heads": 4, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 64,
+         "num_local_experts": 4, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "linear_head_dim": 32,
+         "linear_num_heads": 4, "linear_conv_kernel_dim": 3, "layer_types": ["linear_attention", "full_attention"],
+         "mlp_layer_types": ["dense", "sparse"]},
+        {"attention.head_count_kv": [0, 1], "attention.key_length": 96, "attention.value_length_mla": 64,
+         "leading_dense_block_count": 1},
+    ),
+}  # fmt: skip
+
+
+def write_beside_experts(folder: Path, family: str) -> None:
+    wide = {name: value for name, value in models.WIDE.items() if family != "kimi_linear" or name != "head_dim"}
+    ends = {"bos_token_id": None, "eos_token_id": 2, "pad_token_id": None}
+    own = {"moe_intermediate_size": 32, "num_experts_per_tok": 2, **BESIDE_EXPERTS[family][1]}
+    reference.write(folder, family, **{**wide, **ends, **own})
+    models.byte_level(folder, "qwen2", composed=True)
+
+
 @torch.no_grad()
-def test_recurrent_layers_beside_experts_are_exported(tmp_path: Path) -> None:
-    experts = {"num_experts": 4, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48}
-    own = {**models.WIDE, **models.OWN["qwen3_5_text"], **experts, "num_experts_per_tok": 2}
-    reference.write(tmp_path, "qwen3_5_moe_text", **own)
-    models.byte_level(tmp_path, "qwen2", composed=True)
+@pytest.mark.parametrize("family", BESIDE_EXPERTS)
+def test_recurrent_layers_beside_experts_are_exported(family: str, tmp_path: Path) -> None:
+    architecture, _, fields = BESIDE_EXPERTS[family]
+    write_beside_experts(tmp_path, family)
     found = exported(tmp_path, tmp_path / "x.gguf")
-    assert found.metadata["qwen35moe.full_attention_interval"] == 2
-    assert found.metadata["qwen35moe.rope.dimension_sections"] == [8, 0, 0, 0]
+    assert {name: found.metadata[f"{architecture}.{name}"] for name in fields} == fields
     one, other = load(tmp_path, "causal"), load(tmp_path / "x.gguf", "causal")
     ids = ids_for(one, 2, 30)
     close(other(input_ids=ids).logits, one(input_ids=ids).logits, 1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("family", ["qwen3_next", "kimi_linear"])
+def test_tensors_in_parts_are_packed(family: str, tmp_path: Path) -> None:
+    """From a folder, and from a file of floats."""
+    write_beside_experts(tmp_path, family)
+    exported(tmp_path, tmp_path / "x.gguf")
+    packed = exported(tmp_path, tmp_path / "packed.gguf", "Q8_0")
+    again = exported(tmp_path / "x.gguf", tmp_path / "again.gguf", "Q8_0")
+    parts = ("attn_qkv", "attn_gate") if family == "qwen3_next" else ("attn_k_b", "attn_v_b")
+    layer = {"qwen3_next": 0, "kimi_linear": 1}[family]
+    assert [packed.raw[f"blk.{layer}.{part}.weight"].kind for part in parts] == ["Q8_0", "Q8_0"]
+    for name, stored in packed.raw.items():
+        assert again.raw[name].kind == stored.kind, name
+        assert np.array_equal(again.raw[name].bytes, stored.bytes), name
 
 
 @torch.no_grad()

@@ -382,6 +382,15 @@ def latent(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     return {**own, "v_head_dim": value, **queries, **biases, **scaling, **without_drafts(metadata)}
 
 
+def kimi_linear(metadata: Metadata, raw: Raw) -> dict[str, Any]:
+    """A layer without heads of keys has a state, with as many heads as others attend with. Its other readers always make
+    shares add up to one."""
+    counts = metadata.get("attention.head_count_kv")
+    kinds = ["full_attention" if count else "linear_attention" for count in counts] if isinstance(counts, list) else None
+    own = {"linear_num_heads": metadata.get("attention.head_count"), "norm_topk_prob": True, "layer_types": kinds}
+    return {**latent(metadata, raw), **own}
+
+
 def deepseek_v2(metadata: Metadata, raw: Raw) -> dict[str, Any]:
     grouped = (metadata.get("expert_group_count") or 1) > 1
     return {**latent(metadata, raw), "topk_method": "group_limited_greedy" if grouped else "greedy"}

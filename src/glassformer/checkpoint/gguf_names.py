@@ -18,10 +18,12 @@ import numpy as np
 from glassformer.checkpoint import gguf_fields as fields
 from glassformer.checkpoint import gguf_sizes as sizes
 from glassformer.checkpoint import gguf_tensors as tensors
+from glassformer.checkpoint.gguf_parts import EXPANDED_LATENTS, SHARES_OF_KEYS, Halves, Parts, with_whole_tensors
 from glassformer.checkpoint.stored_tensors import (
     BufferedFile,
     FoldedVector,
     InterleavedPairs,
+    KernelPlanes,
     KernelRows,
     Layout,
     NegativeExponential,
@@ -33,7 +35,6 @@ from glassformer.checkpoint.stored_tensors import (
     TiledColumns,
     TiledHeads,
     Transposed,
-    computed_tensor,
 )
 from glassformer.ground.errors import CheckpointError, did_you_mean, did_you_misspell
 
@@ -72,7 +73,7 @@ def tensors_from_gguf(
     """The tensors under the family's names, with the layout that leads from the file's to the family's order."""
     _, table = table_of(metadata, path)
     found: dict[str, StoredTensor] = {}
-    for name, stored in with_joined_parts(with_parted_attention(with_whole_expansions(raw), table, config), table).items():
+    for name, stored in with_parted_attention(with_whole_tensors(raw, table.readable_parts, config), table, config).items():
         if (
             name in table.ignored
             or _is_shared(name, config)
@@ -109,53 +110,6 @@ def _tensors_of_numbers(
     return {name: StoredTensor(name, "F32", shape, file, 4 * layer, 4) for layer, name in enumerate(names)}
 
 
-def with_whole_expansions(raw: fields.Raw) -> dict[str, StoredTensor]:
-    """What makes keys and values of latents as one matrix: newer files have that of keys, transposed in each head, and that
-    of values (heads, latent, key size), (heads, value size, latent)."""
-    whole = dict(raw)
-    for name in [name for name in raw if re.fullmatch(r"blk\.\d+\.attn_k_b\.weight", name)]:
-        values = whole.get(name.replace("_k_b", "_v_b"))
-        keys = whole.pop(name)
-        fits = values is not None and len(keys.shape) == len(values.shape) == 3
-        if values is None or not fits or keys.shape[:2] != (values.shape[0], values.shape[2]):
-            raise CheckpointError(
-                f"{keys.file.path}: GGUF tensor {name!r} has no values' matrix beside it that fits. Fetch the file again."
-            )
-        del whole[values.name]
-        joined = name.replace("_k_b", "_kv_b")
-        whole[joined] = _joined_expansion(joined, keys, values)
-    return whole
-
-
-def _joined_expansion(name: str, keys: StoredTensor, values: StoredTensor) -> StoredTensor:
-    heads, latent, size = keys.shape
-
-    def compute() -> np.ndarray[Any, np.dtype[np.float32]]:
-        parts = (keys.to_float32().swapaxes(1, 2), values.to_float32())
-        return np.concatenate(parts, 1).reshape(-1, latent)
-
-    shape = (heads * (size + values.shape[1]), latent)
-    return computed_tensor(name, shape, compute, (keys, values), "keys and values of latents")
-
-
-def with_joined_parts(raw: fields.Raw, table: ArchitectureTable) -> dict[str, StoredTensor]:
-    """What a file has in parts and the family as one matrix: their rows after one another, packed as they are."""
-    found = dict(raw)
-    for joined, patterns in table.joined.items():
-        first = re.compile(re.escape(patterns[0]).replace(r"\{\}", r"(\d+)") + r"\.(weight|bias)")
-        for layer, ending in [match.groups() for name in raw if (match := first.fullmatch(name))]:
-            names = [f"{pattern.format(layer)}.{ending}" for pattern in patterns]
-            parts = [found.pop(name) for name in names if name in found]
-            if len({(part.kind, part.shape) for part in parts}) != 1 or len(parts) < len(names):
-                raise CheckpointError(
-                    f"{parts[0].file.path}: GGUF tensors {' and '.join(names)} do not fit together: both must be there, of "
-                    "one kind and shape. Fetch the file again."
-                )
-            whole = f"{joined.format(layer)}.{ending}"
-            found[whole] = _rows_of_all(whole, parts)
-    return found
-
-
 def with_parted_attention(
     raw: fields.Raw, table: ArchitectureTable, config: Mapping[str, Any]
 ) -> Mapping[str, StoredTensor]:
@@ -181,14 +135,6 @@ def with_parted_attention(
             )
             start += count
     return found
-
-
-def _rows_of_all(name: str, parts: Sequence[StoredTensor]) -> StoredTensor:
-    count, *width = parts[0].shape
-    return computed_tensor(
-        name, (len(parts) * count, *width), lambda: np.concatenate([part.bytes for part in parts]), parts,
-        "one after another", kind=parts[0].kind, size=sum(part.size for part in parts),
-    )  # fmt: skip
 
 
 def _is_shared(name: str, config: Mapping[str, Any]) -> bool:
@@ -337,10 +283,14 @@ class ArchitectureTable:
     ignored: frozenset[str] = frozenset({"rope_freqs.weight", *fields.ROPE_FACTORS.values()})  # in the config instead
     numbers: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)  # fields that list one for each layer,
     # and the family's tensors that have it: name and shape
-    joined: Mapping[str, Sequence[str]] = field(default_factory=dict)  # what a file has in parts that the family has as one
+    parts: Parts | None = None  # in which a tensor is written
     fused_attention: bool = False  # a file has queries, keys and values of a block as one matrix
     fused_experts: bool = False  # a file has the two matrices of an expert that are read side by side as one
     variants: Sequence[tuple[Test, ArchitectureTable]] = ()  # other models of the same architecture, by what tells them
+
+    @property
+    def readable_parts(self) -> Sequence[Parts]:
+        return [*dict.fromkeys((EXPANDED_LATENTS, *([] if self.parts is None else [self.parts])))]
 
     def stacks(self, name: str) -> bool:
         """Whether a tensor of GGUF's name holds several of the family's."""
@@ -359,7 +309,8 @@ STATE_SPACE_LAYOUTS: Mapping[str, Layout] = {
     r"blk\.\d+\.ssm_d": FoldedVector(),
 }
 
-JOINED_SHARED_EXPERT = {"blk.{}.ffn_gate_up_shexp": ("blk.{}.ffn_gate_shexp", "blk.{}.ffn_up_shexp")}
+GATE_AND_UP = Halves("ffn_gate_up", ("ffn_gate", "ffn_up"))
+OF_SHARED_EXPERT = Halves("ffn_gate_up_shexp", ("ffn_gate_shexp", "ffn_up_shexp"))
 
 TABLES: Mapping[str, ArchitectureTable] = {
     "llama": ArchitectureTable(
@@ -386,14 +337,14 @@ TABLES: Mapping[str, ArchitectureTable] = {
         variants=[
             (fields.has_shared_expert, ArchitectureTable(
                 tensors.GRANITE_HYBRID_MOE, sizes.GRANITE_SHARED_MOE, "granitemoehybrid", fields.granite_hybrid,
-                interleaved=True, joined=JOINED_SHARED_EXPERT,
+                interleaved=True, parts=OF_SHARED_EXPERT,
             )),
         ],
     ),
     "granitehybrid": ArchitectureTable(
         tensors.GRANITE_HYBRID, sizes.GRANITE_HYBRID, "granitemoehybrid", fields.granite_hybrid, interleaved=True,
         folded_norms=True, layouts=STATE_SPACE_LAYOUTS,
-        joined={"blk.{}.ffn_gate_up": ("blk.{}.ffn_gate", "blk.{}.ffn_up")},
+        parts=GATE_AND_UP,
         variants=[
             (fields.has_no_multipliers, ArchitectureTable(
                 tensors.BAMBA, sizes.BAMBA, "bamba", fields.bamba, interleaved=True, folded_norms=True,
@@ -402,7 +353,7 @@ TABLES: Mapping[str, ArchitectureTable] = {
             (fields.has_experts, ArchitectureTable(
                 tensors.GRANITE_HYBRID_MOE, sizes.GRANITE_HYBRID_MOE, "granitemoehybrid", fields.granite_hybrid,
                 interleaved=True, folded_norms=True, layouts=STATE_SPACE_LAYOUTS,
-                joined=JOINED_SHARED_EXPERT,
+                parts=OF_SHARED_EXPERT,
             )),
         ],
     ),
@@ -427,6 +378,20 @@ TABLES: Mapping[str, ArchitectureTable] = {
     "qwen35moe": ArchitectureTable(
         tensors.QWEN35_MOE, {**sizes.SHARED_EXPERT, **sizes.GATED_DELTA}, "qwen3_5_moe_text", fields.gated_delta, tiled=True,
         layouts={**QWEN35_LAYOUTS, r"blk\.\d+\.ffn_gate_inp_shexp\.weight": SingleRow()},
+    ),
+    "qwen3next": ArchitectureTable(
+        tensors.QWEN3_NEXT, {**sizes.SHARED_EXPERT, **sizes.GATED_DELTA}, "qwen3_next", fields.gated_delta,
+        layouts={
+            **QWEN35_LAYOUTS, r"blk\.\d+\.ffn_gate_inp_shexp\.weight": SingleRow(),
+            r"blk\.\d+\.ssm_conv1d\.weight": KernelRows(), r"blk\.\d+\.ssm_a": NegativeExponential(),
+        },
+        parts=SHARES_OF_KEYS,
+    ),
+    "kimi-linear": ArchitectureTable(
+        tensors.KIMI_LINEAR, sizes.KIMI_LINEAR, "kimi_linear", fields.kimi_linear, parts=EXPANDED_LATENTS,
+        layouts={
+            r"blk\.\d+\.ssm_conv1d_[qkv]\.weight": KernelPlanes(), r"blk\.\d+\.ssm_a": NegativeExponential(),
+        },
     ),
     "lfm2": ArchitectureTable(tensors.LFM2, sizes.LFM2, "lfm2", fields.lfm2, layouts=SHORT_CONVOLUTIONS),
     "lfm2moe": ArchitectureTable(tensors.LFM2_MOE, sizes.LFM2_MOE, "lfm2_moe", fields.lfm2_moe, layouts=SHORT_CONVOLUTIONS),

@@ -45,6 +45,11 @@ LATENT = {
     "attention.kv_lora_rank": "kv_lora_rank",
     "rope.dimension_count": "qk_rope_head_dim",
 }
+KIMI_LINEAR = {
+    **{key: name for key, name in LATENT.items() if name not in ("rope_theta", "norm_topk_prob")},
+    "ssm.conv_kernel": "linear_conv_kernel_dim",
+    "kda.head_dim": "linear_head_dim",
+}
 WHOLE_EXPERT = {**EXPERT, "expert_feed_forward_length": "intermediate_size"}
 ERNIE_MOE = {
     **EXPERT,

@@ -104,6 +104,7 @@ LATENT_ATTENTION = {
 ENDINGS = {  # names that are whole without the ending that GGUF has, which may be none
     ".self_attn.sinks": ".weight", ".layer_scalar": ".weight", ".e_score_correction_bias": ".bias",
     ".linear_attn.dt_bias": ".bias", ".linear_attn.A_log": "", ".expert_bias": ".bias",
+    ".self_attn.dt_bias": ".bias", ".self_attn.A_log": "",
     **{f".mamba.{name}": ending for name, ending in (("dt_bias", ".bias"), ("A_log", ""), ("D", ""))},
     ".router.scale": "", ".router.per_expert_scale": "", ".altup.correct_output_scale": ".weight",
     ".pre_ff_layernorm.weight": "", ".mixer.dt_bias": ".bias", ".mixer.A_log": "", ".mixer.D": "",
@@ -116,6 +117,20 @@ GROUPED_EXPERTS = {
 LATENT = {
     **{theirs: ours for theirs, ours in DECODER.items() if not theirs.endswith(("attn_k", "attn_v"))},
     **LATENT_ATTENTION, **GROUPED_EXPERTS,
+}  # fmt: skip
+KIMI_LINEAR = {
+    **DECODER, **MIXTRAL, **LATENT_ATTENTION,
+    "blk.{}.exp_probs_b": "model.layers.{}.block_sparse_moe.gate.e_score_correction_bias",
+    **{
+        f"blk.{{}}.ffn_{name}_shexp": f"model.layers.{{}}.block_sparse_moe.shared_experts.{name}_proj"
+        for name in ("gate", "up", "down")
+    },
+    **{f"blk.{{}}.ssm_conv1d_{name}": f"model.layers.{{}}.self_attn.{name}_conv1d" for name in "qkv"},
+    **{f"blk.{{}}.ssm_{name}": f"model.layers.{{}}.self_attn.{name}_proj" for name in ("f_a", "f_b", "g_a", "g_b")},
+    "blk.{}.ssm_beta": "model.layers.{}.self_attn.b_proj",
+    "blk.{}.ssm_dt": "model.layers.{}.self_attn.dt_bias",
+    "blk.{}.ssm_a": "model.layers.{}.self_attn.A_log",
+    "blk.{}.ssm_norm": "model.layers.{}.self_attn.o_norm",
 }  # fmt: skip
 MINIMAX = {
     **{theirs: ours.replace(".mlp.", ".block_sparse_moe.") for theirs, ours in MIXTRAL.items()}, **HEAD_NORMS,
@@ -232,6 +247,11 @@ LFM2_MOE = {
 QWEN35_MOE = {
     **{theirs: ours for theirs, ours in QWEN35.items() if ".mlp." not in ours},
     **{theirs: ours for theirs, ours in QWEN2_MOE.items() if ".mlp." in ours and theirs not in DECODER},
+}
+QWEN3_NEXT = {
+    **{theirs: ours for theirs, ours in QWEN35_MOE.items() if ".in_proj_" not in ours},
+    "blk.{}.ssm_in": "model.layers.{}.linear_attn.in_proj_qkvz",
+    "blk.{}.ssm_ba": "model.layers.{}.linear_attn.in_proj_ba",
 }
 GEMMA2 = {
     **DECODER,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +20,7 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 
 from glassformer.checkpoint.gguf_kinds import dequantize
+from glassformer.checkpoint.gguf_parts import Parts, part_names
 from glassformer.checkpoint.quantization import Bytes, Floats, quantize_rows, quantized_size
 from glassformer.checkpoint.stored_tensors import Layout, StoredTensor
 from glassformer.ground.errors import InputError
@@ -121,31 +121,22 @@ def fuse_attention(tensors: Iterable[OutputTensor]) -> list[OutputTensor]:
     return fused
 
 
-def split_parts(whole: OutputTensor, joined: Mapping[str, Sequence[str]]) -> list[OutputTensor]:
-    """What the family has as one matrix and a file in parts (by patterns of names), as those; any other as it is."""
-    for pattern, parts in joined.items():
-        found = re.fullmatch(re.escape(pattern).replace(r"\{\}", r"(\d+)") + r"(\.\w+)", whole.name)
-        if found is not None:
-            layer, ending = found.groups()
-            count = whole.shape[0] // len(parts)
-            return [
-                replace(
-                    whole, name=f"{part.format(layer)}{ending}", shape=(count, *whole.shape[1:]),
-                    open=_rows_from(whole, index * count),
-                )
-                for index, part in enumerate(parts)
-            ]  # fmt: skip
-    return [whole]
+def in_parts(whole: OutputTensor, parts: Parts | None, config: Mapping[str, Any]) -> list[OutputTensor]:
+    """A tensor, or what a file has of it."""
+    names = part_names(whole.name, parts)
+    if parts is None or names is None:
+        return [whole]
 
+    def rows(index: int) -> RowReader:
+        part = parts.split(whole.open()(0, math.prod(whole.shape[:-1])).reshape(whole.shape), config)[index]
+        part = part.reshape(-1, part.shape[-1])
+        return lambda first, last: part[first:last]
 
-def _rows_from(whole: OutputTensor, start: int) -> Callable[[], RowReader]:
-    def opened() -> RowReader:
-        rows = whole.open()
-        if len(whole.shape) == 1:  # which is one row
-            return lambda *_: rows(0, 1)[:, start : start + whole.shape[0]]
-        return lambda first, last: rows(start + first, start + last)
-
-    return opened
+    shapes = parts.shapes(whole.shape, config)
+    return [
+        replace(whole, name=name, shape=shape, open=partial(rows, index))
+        for index, (name, shape) in enumerate(zip(names, shapes, strict=True))
+    ]
 
 
 def _rows_of_all(parts: Sequence[OutputTensor]) -> Callable[[], RowReader]:

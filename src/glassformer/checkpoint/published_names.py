@@ -73,7 +73,7 @@ def with_family_names(tensors: Mapping[str, StoredTensor], model_type: str) -> M
         for index, part in enumerate(parts):
             own = name.replace(stem, part) if stem else name
             taken = tensor.rows(range(index * rows, (index + 1) * rows)) if stem else tensor
-            named[own] = replace(taken, name=own)
+            named[own] = taken if taken.name == own else replace(taken, name=own)
     return _joined(named, table.joined)
 
 

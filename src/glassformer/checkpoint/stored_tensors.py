@@ -292,6 +292,18 @@ class KernelRows:
         return values[:, 0] if self.heads is None else self.heads.to_stored(values[:, 0])
 
 
+class KernelPlanes:
+    """The same as a plane of rows: they are the family's matrices, behind a size of 1, which other files leave out."""
+
+    def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape[1:] if len(shape) == 4 else shape
+
+    def from_stored(self, values: Floats) -> Floats:
+        return values
+
+    to_stored = from_stored
+
+
 @dataclass(frozen=True)
 class FoldedVector:
     """A vector in rows: a column, or groups side by side (GGUF's Mamba-2).
@@ -318,18 +330,22 @@ class FoldedVector:
 
 @dataclass(frozen=True)
 class NegativeExponential:
-    """Decay's rates: in the file with their sign, where the family has logarithms."""
+    """Decay's rates: in the file with their sign, where the family has logarithms. Sizes of 1 in front, which some files
+    leave out, are the family's.
 
-    heads: TiledHeads
+    `heads`: in which order the file has them, if not in that of the family.
+    """
+
+    heads: TiledHeads | None = None
 
     def stored_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        return shape
+        return (1, 1, *shape) if len(shape) == 2 else shape
 
     def from_stored(self, values: Floats) -> Floats:
-        return np.log(self.heads.from_stored(-values))
+        return np.log(-values if self.heads is None else self.heads.from_stored(-values))
 
     def to_stored(self, values: Floats) -> Floats:
-        return -np.exp(self.heads.to_stored(values))
+        return -np.exp(values if self.heads is None else self.heads.to_stored(values))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,13 +19,14 @@ import numpy as np
 from glassformer.blueprints import Config, drafts
 from glassformer.checkpoint.gguf import GgufCheckpoint
 from glassformer.checkpoint.gguf_names import gguf_name_and_layout, table_of
+from glassformer.checkpoint.gguf_parts import is_part
 from glassformer.checkpoint.gguf_tensors import NEXTN
 from glassformer.checkpoint.gguf_writer import (
     OutputTensor,
     RowReader,
     fuse_attention,
+    in_parts,
     rows_in_layout,
-    split_parts,
     stack,
     stored_rows,
     write_gguf,
@@ -134,8 +136,11 @@ def model_contents(
         gguf_name, layout = gguf_name_and_layout(table, heads, weight.name, weight.shape)
         shape = weight.shape if layout is None else layout.stored_shape(weight.shape)
         role: Role = "product" if roles[weight.name] == "columns" else roles[weight.name]
-        target = kind_for(role, shape[-1], kind) or "F32"
-        tensors += split_parts(OutputTensor(gguf_name, target, shape, partial(weights[weight.name], layout)), table.joined)
+        whole = OutputTensor(gguf_name, "F32", shape, partial(weights[weight.name], layout))
+        tensors += [
+            replace(tensor, kind=kind_for(role, tensor.shape[-1], kind) or "F32")
+            for tensor in in_parts(whole, table.parts, heads)
+        ]
     has_head = draft_head is not None and NEXTN.items() <= table.names.items()
     if draft_head is not None and has_head:
         roles = weight_roles(draft_head.blueprint())
@@ -191,9 +196,10 @@ def _quantize_gguf(
     """A GGUF file's own fields and names; only the numbers are packed."""
     roles = stored_roles(opened)
     role_at = {tensor.offset: roles.get(id(tensor), "plain") for tensor in source.tensors.values()}
-    tensors = []
+    tensors, known = [], table_of(source.metadata, source.path)[1].readable_parts
     for name, stored in source.raw.items():
-        target = kind_for(role_at.get(stored.offset, "plain"), stored.shape[-1], kind) or "F32"
+        role: Role = role_at.get(stored.offset, "product" if is_part(name, known) else "plain")
+        target = kind_for(role, stored.shape[-1], kind) or "F32"
         tensors.append(OutputTensor(name, target, stored.shape, partial(stored_rows, stored)))
     metadata = {**source.metadata, **_quantization_metadata(kind)}
     write_gguf(path, metadata["general.architecture"], metadata, tensors, progress)

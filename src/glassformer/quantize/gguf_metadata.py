@@ -41,11 +41,11 @@ ARCHITECTURES: Mapping[str, str] = {
     "embedding_gemma": "gemma-embedding", "eurobert": "eurobert", "granitemoehybrid": "granitehybrid",
     "bamba": "granitehybrid", "cohere2": "cohere2", "ministral3": "mistral3", "llama4_text": "llama4", "apertus": "apertus",
     "gemma3n_text": "gemma3n", "falcon": "falcon", "bert": "bert",
-    "nomic_bert": "nomic-bert",
+    "nomic_bert": "nomic-bert", "qwen3_next": "qwen3next", "kimi_linear": "kimi-linear",
 }  # fmt: skip
 WITHOUT_BIASES = (  # whose attention has none with GGUF's other readers
     "qwen3", "smollm3", "gemma", "gemma2", "gemma3_text", "olmo2", "olmo3", "qwen3_moe", "olmoe", "hunyuan_v1_dense",
-    "qwen3_5_text", "qwen3_5_moe_text",
+    "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next", "kimi_linear",
     "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "embedding_gemma", "eurobert", "cohere2", "llama4_text", "gemma3n_text",
 )  # fmt: skip
 GATING = {"softmax": 1, "sigmoid": gguf_fields.SIGMOID}  # what shares are made of a router's scores by
@@ -72,6 +72,8 @@ def architecture_of(config: Config, name: str) -> str:
         raise InputError(
             f"{name}: GGUF has no place for the limit of queries, keys and values of an {config.model_type} model. {ADVICE}"
         )
+    if config.model_type == "qwen3_next" and len(config.routed_layers) < config.num_hidden_layers:
+        raise InputError(f"{name}: GGUF has no place for layers without experts in a {config.model_type} model. {ADVICE}")
     if config.model_type == "phi" and config.qk_layernorm:
         raise InputError(
             f"{name}: GGUF has no place for the norms of queries and keys of a {config.model_type} model. {ADVICE}"
@@ -164,6 +166,8 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
     if "attention.kv_lora_rank" in metadata:  # as older files have it, with keys and values of heads
         heads = {"attention.head_count_kv": config.num_attention_heads, "attention.key_length": config.qk_head_dim}
         metadata |= {**heads, "attention.value_length": config.v_head_dim}
+    if config.model_type == "kimi_linear":
+        metadata |= _kimi_linear(config)
     if config.model_type == "gemma4_text":
         metadata |= _gemma4(config)
     if config.model_type == "gemma3n_text":
@@ -324,15 +328,28 @@ def _states_beside_attention(config: Any) -> dict[str, Any]:
     }
 
 
+def _kimi_linear(config: Any) -> dict[str, Any]:
+    """The sizes of what heads see, and of what is remembered, as if it were one head's key and value; no head of keys where
+    a layer keeps a state."""
+    return {
+        "attention.head_count_kv": [int(config.is_full(layer)) for layer in range(config.num_hidden_layers)],
+        "attention.key_length": config.kv_lora_rank + config.qk_rope_head_dim,
+        "attention.value_length": config.kv_lora_rank,
+        "attention.key_length_mla": config.qk_head_dim,
+        "attention.value_length_mla": config.v_head_dim,
+        "leading_dense_block_count": min(config.routed_layers, default=config.num_hidden_layers),
+    }
+
+
 def _gated_delta(config: Any) -> dict[str, Any]:
     full = [config.is_full(layer) for layer in range(config.num_hidden_layers)]
     period = next((n for n in range(1, len(full) + 2) if full == [(layer + 1) % n == 0 for layer in range(len(full))]), 4)
+    metadata = {"full_attention_interval": period, "ssm.inner_size": config.value_columns}
+    if config.model_type == "qwen3_next":
+        return metadata
     pairs = config.rope.rotary_size(config.head_dim) // 2
-    return {
-        "full_attention_interval": period,
-        "ssm.inner_size": config.value_columns,
-        "rope.dimension_sections": [11, 11, 10, 0] if pairs == 32 else [pairs, 0, 0, 0],  # of axes, which are one in a text
-    }
+    sections = [11, 11, 10, 0] if pairs == 32 else [pairs, 0, 0, 0]  # of axes, which are one in a text
+    return {**metadata, "rope.dimension_sections": sections}
 
 
 def _every(period: int, layers: int) -> list[str]:
