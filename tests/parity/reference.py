@@ -42,7 +42,7 @@ transformers.utils.logging.disable_progress_bar()
 NOT_ON_GPU = {**decoders.NOT_ON_GPU, **recurrent.NOT_ON_GPU, **experts.NOT_ON_GPU, **encoder_decoders.NOT_ON_GPU}
 SINUSOIDAL = encoder_decoders.SINUSOIDAL
 BARTS = encoder_decoders.BARTS
-NOT_SPLIT = {**decoders.NOT_SPLIT, **recurrent.NOT_SPLIT, **experts.NOT_SPLIT}
+NOT_SPLIT = {**decoders.NOT_SPLIT, **recurrent.NOT_SPLIT, **experts.NOT_SPLIT, **encoder_decoders.NOT_SPLIT}
 ON_GPU = tuple(family for family in (*DECODERS, *PAIRS) if family not in NOT_ON_GPU)  # what the GPU engine runs
 
 __all__ = [

@@ -55,6 +55,7 @@ NOT_ON_GPU = {
     "switch_transformers": "has experts",
     "led": "may have global tokens",
 }
+NOT_SPLIT = {"switch_transformers": "it has experts"}
 SINUSOIDAL = ("marian", "pegasus", "m2m_100")  # whose positions follow from the config
 HEADS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(TINY, ("base", "seq2seq")),

@@ -75,7 +75,7 @@ EXPERTS += ("lfm2_moe", "nemotron_h", "granitemoehybrid", "kimi_linear")
 NOT_ON_GPU = dict.fromkeys(EXPERTS, "has experts")
 NOT_SPLIT = {
     **dict.fromkeys(TINY, "needs all of what would be divided"),
-    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text"), "its state is not divided"),
+    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid"), "its state is not divided"),
     "kimi_linear": "all heads read one latent",
 }
 HEADS: dict[str, tuple[str, ...]] = {
