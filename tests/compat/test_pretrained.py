@@ -241,7 +241,7 @@ class TestWithoutModelType:
         assert type(loaded) is named
         assert loaded.config.model_type == model_type
         weight = original.get_input_embeddings().weight
-        assert torch.equal(loaded.base_model.token_embedding.weight, weight)
+        assert torch.equal(loaded.get_input_embeddings().weight, weight)
 
     def test_an_auto_class_says_what_to_do(self, folder: Path) -> None:
         config(folder, model_type=None)
@@ -357,3 +357,18 @@ class TestInitialization:
         assert linear.weight.abs().max().item() == pytest.approx(edge, rel=0.02)
         assert linear.weight.std().item() == pytest.approx(edge / 3**0.5, rel=0.05)
         assert linear.bias.abs().max().item() > 0
+
+
+def test_the_tables_of_both_stacks_are_resized(tmp_path: Path) -> None:
+    """As the reference does it; what is saved then is read back."""
+    theirs = reference.write(tmp_path, "t5gemma", "seq2seq")
+    named = model_class_for_head("t5gemma", "seq2seq")
+    ours = named.from_pretrained(tmp_path)
+    for model in (ours, theirs):
+        model.resize_token_embeddings(150)
+    sizes = {name: value.shape for name, value in theirs.state_dict().items()}
+    assert {name: value.shape for name, value in ours.state_dict().items()} == sizes
+    ours.save_pretrained(tmp_path / "resized")
+    again = named.from_pretrained(tmp_path / "resized")
+    ids = torch.tensor([[3, 149, 7]])
+    assert torch.equal(again(ids, decoder_input_ids=ids).logits, ours(ids, decoder_input_ids=ids).logits)

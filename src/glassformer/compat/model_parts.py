@@ -47,17 +47,16 @@ class ModelParts:
     # Embeddings ---------------------------------------------------------------------------------------------------------
 
     def get_input_embeddings(self: Any) -> nn.Module:
-        embedding: nn.Module = self.base_model.token_embedding
+        embedding: nn.Module = self.base_model.input_embedding
         return embedding
 
     def set_input_embeddings(self: Any, value: nn.Module) -> None:
         """Put another module in their place; also in encoder and decoder, where both have them."""
-        for embedding in self._token_embeddings():
+        for embedding in self._holding(self.base_model.input_embedding.weight):
             _replace_module(self, embedding, value)
 
-    def _token_embeddings(self: Any) -> list[nn.Embedding]:
-        """The modules that hold the table; an encoder-decoder has several."""
-        table = self.base_model.token_embedding.weight
+    def _holding(self: Any, table: nn.Parameter) -> list[nn.Embedding]:
+        """The modules that hold a table of tokens; an encoder-decoder has several."""
         return [module for module in self.modules() if isinstance(module, nn.Embedding) and module.weight is table]
 
     def get_output_embeddings(self: Any) -> nn.Module | None:
@@ -96,11 +95,12 @@ class ModelParts:
             raise InputError(f"new_num_tokens is {new_num_tokens}; a model has at least one token.")
         std = None if mean_resizing else self.config.initializer_range
         output, tied = self.get_output_embeddings(), self.config.tie_word_embeddings
-        table = nn.Parameter(_resized(embedding.weight, count, std), embedding.weight.requires_grad)
-        for shared in self._token_embeddings():
-            shared.weight, shared.num_embeddings = table, count
+        for old in dict.fromkeys((self.base_model.input_embedding.weight, embedding.weight)):
+            table = nn.Parameter(_resized(old, count, std), old.requires_grad)
+            for shared in self._holding(old):
+                shared.weight, shared.num_embeddings = table, count
         if output is not None:
-            output.weight = table if tied else nn.Parameter(_resized(output.weight, count, std))
+            output.weight = embedding.weight if tied else nn.Parameter(_resized(output.weight, count, std))
             output.out_features = count
             _resize_biases(self, count)
         tables = [part(self.base_model, path) for path in self.base_model.paths_beside]
@@ -110,6 +110,8 @@ class ModelParts:
         sizes = ["vocab_size", *["vocab_size_per_layer_input" for _ in tables]]
         for name in reversed(sizes) if count > self.config.vocab_size else sizes:  # so that no token is without a vector
             setattr(self.config, name, count)
+        if (own := getattr(self.config, "encoder", None)) is not None:  # a stack's with a table of its own
+            own.vocab_size = count
         return embedding  # type: ignore[no-any-return]
 
     # Size and memory ----------------------------------------------------------------------------------------------------

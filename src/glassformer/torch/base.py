@@ -106,6 +106,11 @@ class BaseModel(FamilyModule):
         return table
 
     @property
+    def input_embedding(self) -> Embedding:
+        """The embedding of what a model is given: the same, but for an encoder's own."""
+        return self.token_embedding
+
+    @property
     def vocabulary_size(self) -> int:
         """How many tokens the embedding has; an adapter around it has the weight alone."""
         embedding = self.token_embedding

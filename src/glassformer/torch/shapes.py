@@ -213,6 +213,11 @@ class EncoderDecoder(BaseModel):
             derivation.leaves[path] = partial(Embedding, rows, size, table.options["scale"])
         self._tied = [(stack, "embed_tokens") for stack in stacks if op.module == "shared"]
 
+    @property
+    def input_embedding(self) -> Embedding:
+        own: Embedding = self.token_embedding if self.declared.shares_embedding else self.encoder.embed_tokens
+        return own
+
     def add_plans(self, derivation: Derivation, described: Blueprint) -> None:
         for path in self._tied:
             part(self, path).weight = self.token_embedding.weight
