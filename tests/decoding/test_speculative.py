@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -120,12 +121,25 @@ def test_a_model_that_is_right_drafts_more_and_saves_passes() -> None:
     assert all(sum(feeds) <= 2 for feeds in mirror.passes)
 
 
-def test_a_model_that_is_wrong_drafts_less() -> None:
-    oracle = Oracle(9, scores=lambda source, ids: np.eye(9)[3].astype(np.float32))
-    other = Oracle(9, scores=lambda source, ids: np.eye(9)[4].astype(np.float32))
+def test_a_model_that_is_wrong_drafts_less_and_then_rests() -> None:
+    oracle = Oracle(9, scores=lambda source, ids: np.eye(9)[3].astype(np.float32), context=200)
+    other = Oracle(9, scores=lambda source, ids: np.eye(9)[4].astype(np.float32), context=200)
     (steps,) = written(oracle, group([5], max_new_tokens=12), ModelDrafter(other))
-    assert [sum(feeds) for feeds in oracle.passes] == [1, 6, 5, 4, 3, 2, 2, 2, 2, 2, 2, 1]
+    assert [sum(feeds) for feeds in oracle.passes] == [1, 6, 5, 4, 1, 1, 3, 1, 1, 1, 1, 1]
     assert not any(step.drafted for step in steps)
+    oracle.passes.clear()
+    written(oracle, [Policy(recipe(max_new_tokens=180), [5], context=200)], ModelDrafter(other))
+    drafting = [place for place, feeds in enumerate(oracle.passes) if sum(feeds) > 1]
+    assert [after - before for before, after in itertools.pairwise(drafting)] == [1, 1, 3, 5, 9, 17, 33, 33, 33, 33]
+
+
+def test_a_model_that_is_right_again_drafts_again() -> None:
+    oracle = Oracle(9, scores=lambda source, ids: np.eye(9)[3].astype(np.float32), context=200)
+    other = Oracle(9, scores=lambda source, ids: np.eye(9)[3 if len(ids) > 20 else 4].astype(np.float32), context=200)
+    (steps,) = written(oracle, [Policy(recipe(max_new_tokens=100), [5], context=200)], ModelDrafter(other))
+    assert [step.id for step in steps] == [3] * 100
+    assert not any(step.drafted for step in steps[:20])
+    assert sum(step.drafted for step in steps[40:]) > 45
 
 
 def test_num_assistant_tokens_sets_the_first_draft() -> None:

@@ -25,6 +25,7 @@ from glassformer.engine.protocol import Executor, Feed, Logits, Row, Want
 from glassformer.ground.errors import NotNumbers, SettingError, spell
 
 FIRST_DRAFT, LONGEST_DRAFT = 5, 20  # how many tokens a helper drafts at first, and at most, unless more are asked for
+PATIENCE, LONGEST_REST = 2, 32  # how many useless drafts in a row are borne, and for how many tokens then none is made
 
 Drafts = Mapping[Policy, Sequence[int]]
 
@@ -118,14 +119,22 @@ class DraftState:
     most: int  # how many it ever drafts
     start: int = 0  # where the last draft began
     ids: list[int] = field(default_factory=list)
+    useless: int = 0  # drafts in a row of which nothing came true
+    rests_until: int = 0  # the length of the text from which on it drafts again
 
     def adapt(self, ids: Ids) -> int:
-        """Draft more when all guesses came true, and fewer when not; how much of the text was foreseen."""
+        """Draft more when all guesses came true, and fewer when not; how much of the text was foreseen.
+
+        Where nothing comes true again and again, it rests, for twice as many tokens each time.
+        """
         actual = ids[self.start : self.start + len(self.ids)]
         wrong = np.flatnonzero(actual != np.asarray(self.ids[: actual.size], np.int64))
         correct = int(wrong[0]) if wrong.size else actual.size
         if self.ids:
             self.count = min(self.count + 2, self.most) if correct == len(self.ids) else max(self.count - 1, 1)
+            self.useless = 0 if correct else self.useless + 1
+            if self.useless > PATIENCE:
+                self.rests_until = ids.size + min(2 ** (self.useless - PATIENCE), LONGEST_REST)
         return self.start + correct
 
 
@@ -146,6 +155,7 @@ class ModelDrafter:
             state, ids = self._states[policy], policy.history.ids
             self.executor.rewind(state.row, state.adapt(ids))
             state.start, state.ids = ids.size, []
+        going = {policy: fork for policy, fork in going.items() if self._states[policy].rests_until <= policy.history.ids.size}
         drafts = {policy: self._states[policy].ids for policy in going}
         while going:
             feeds = [self._feed(policy) for policy in going]
