@@ -8,6 +8,7 @@ import gc
 import importlib
 import inspect
 import pickle
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -75,8 +76,13 @@ def owns(cls: ast.ClassDef) -> bool:
     return False
 
 
+MAY_OWN = re.compile(rf"__del__|finalize|ctypes|\bopen\(|{'|'.join(OWNED_TYPES)}")  # what is nowhere in most files
+
+
 def classes_in(path: Path) -> Iterator[ast.ClassDef]:
-    yield from (node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ClassDef))
+    text = path.read_text("utf-8")
+    if MAY_OWN.search(text):
+        yield from (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef))
 
 
 def module_of(path: Path) -> str:
