@@ -83,7 +83,7 @@ class HeadDrafter:
             row.start, row.ids = ids.size, []
             self.executor.rewind(row.row, row.pairs)
             new = row.take(ids.size - 1 - row.begin)
-            if most <= 0 or ids.size < row.rests_until or not new or self.executor.context - row.pairs < len(new[0]):
+            if most <= 0 or row.rests or not new or self.executor.context - row.pairs < len(new[0]):
                 continue
             going[policy] = policy.drafting_fork()
             feeds.append(_feed(row, ids[row.begin + 1 :].tolist(), new[0]))

@@ -122,6 +122,11 @@ class DraftState:
     useless: int = 0  # drafts in a row of which nothing came true
     rests_until: int = 0  # the length of the text from which on it drafts again
 
+    @property
+    def rests(self) -> bool:
+        """Whether nothing is drafted where it would begin now."""
+        return self.start < self.rests_until
+
     def adapt(self, ids: Ids) -> int:
         """Draft more when all guesses came true, and fewer when not; how much of the text was foreseen.
 
@@ -149,13 +154,15 @@ class ModelDrafter:
     def draft(self, room: Mapping[Policy, int]) -> Drafts:
         """All drafts grow together: a pass for each token."""
         room = {policy: min(most, self.executor.context - policy.history.ids.size + 1) for policy, most in room.items()}
-        going = {policy: policy.drafting_fork() for policy, most in room.items() if most > 0}
-        self._open([policy for policy in going if policy not in self._states])
-        for policy in going:
+        with_room = [policy for policy, most in room.items() if most > 0]
+        self._open([policy for policy in with_room if policy not in self._states])
+        going: dict[Policy, Policy] = {}
+        for policy in with_room:
             state, ids = self._states[policy], policy.history.ids
             self.executor.rewind(state.row, state.adapt(ids))
             state.start, state.ids = ids.size, []
-        going = {policy: fork for policy, fork in going.items() if self._states[policy].rests_until <= policy.history.ids.size}
+            if not state.rests:
+                going[policy] = policy.drafting_fork()
         drafts = {policy: self._states[policy].ids for policy in going}
         while going:
             feeds = [self._feed(policy) for policy in going]
