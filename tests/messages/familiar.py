@@ -420,6 +420,10 @@ MESSAGES: dict[str, list[Entry]] = {
         (SiteError, lambda: glassformer.load(path("gemma3n_text"), executor="plain").read_ids([5, 6]).attribution(),
          "the parts of a score follow from one stream, and a gemma3n_text model has several, which each block mixes. "
          "Patching, attention and steps inside work with all of them."),
+        (InputError, lambda: AutoModelForCausalLM.from_pretrained(path("gemma3n_text"))(inputs_embeds=VECTORS),
+         "this family's blocks have vectors of their own for each token id: give input_ids, beside vectors too."),
+        (InputError, lambda: AutoModelForCausalLM.from_pretrained(path("gemma3n_text"))(IDS[:, :2], inputs_embeds=VECTORS),
+         "inputs_embeds have shape (1, 3, 48) and input_ids (1, 2); a token has one of each."),
         (InputError, lambda: architecture_of(tiny("gemma3n_text"), "model"),
          "model: GGUF's readers take altup_num_inputs=4 of a gemma3n_text model of 5 layers, not 3. Keep the checkpoint as "
          "it is; load(…, weights=…) packs its weights all the same."),

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from glassformer.ground.errors import InputError
+from glassformer.ground.errors import InputError, SiteError
 from glassformer.see import circuits
 from glassformer.see.head_weights import AttentionWeights, embeddings, reads_linearly
-from tests.parity.configs import DECODERS
+from tests.parity.configs import DECODERS, SEVERAL_STREAMS
 from tests.see.models import EXECUTORS, TEXT, WRITERS, both
 from tests.see.test_reading import fits, valid
 
@@ -138,6 +138,10 @@ def test_what_a_head_wrote_in_a_text_is_its_share_of_the_logits(family: str) -> 
 @pytest.mark.parametrize("family", DECODERS)
 def test_circuits_of_each_family(family: str) -> None:
     reading = both(family).reading()
+    if family in SEVERAL_STREAMS:
+        with pytest.raises(SiteError, match=family):
+            reading.circuit(1, 1)
+        return
     attending = [block for block in range(reading.model.blueprint.blocks) if reads_linearly(reading.model, block)]
     if not attending:
         with pytest.raises(InputError, match="keeps a state"):

@@ -110,6 +110,8 @@ class Differentiation:
         watch = self.watch((*sites, "final") if target.loss else sites, vectors)
         with torch.inference_mode(False), torch.enable_grad():
             inputs = {**dict(zip(names, vectors, strict=True)), **keep}
+            if self.module.base_model.reads_ids:
+                inputs["input_ids"] = self.ids[-1].expand(len(vectors[-1]), -1)
             if self.prefix is not None:
                 inputs |= {"past_key_values": self.prefix.cache(self.module), "use_cache": True}
             output = self.module(**{"use_cache": False, **inputs}, watch=watch)

@@ -9,7 +9,7 @@ Shapes: x (rows, hidden); heads (rows, heads, head_size); a map (outputs, inputs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -102,7 +102,8 @@ class AttentionWeights:
     def output_map(self) -> Floats:
         """From each head to what it adds to the stream: (heads, hidden, head_size)."""
         ops = self.model.blueprint.ops
-        update = next(op.inputs[1] for op in ops[self.op_index :] if op.adds_to_stream and op.block == self.block)
+        updates = (op.inputs[1] for op in ops[self.op_index :] if op.adds_to_stream)
+        update = next(update for update in updates if _follows(ops, update, self.op_index))
         matrix = _linear_map(self.model, update, self.op_index)
         return np.ascontiguousarray(matrix.reshape(self.heads, -1, matrix.shape[-1]).swapaxes(1, 2))
 
@@ -171,6 +172,11 @@ def _embedded(model: ModelLike, rows: Floats) -> Floats:
         elif not isinstance(op, Position):  # a token has its vector wherever it stands
             rows = op.value([rows], TokenContext(model))
     return rows
+
+
+def _follows(ops: Sequence[Op], index: int, start: int) -> bool:
+    """Whether an op's result comes from another's."""
+    return index == start or (index > start and any(_follows(ops, source, start) for source in ops[index].inputs))
 
 
 def _is_stream(op: Op) -> bool:

@@ -314,7 +314,13 @@ class BaseModel(FamilyModule):
     def check_inputs(
         self, input_ids: Tensor | None, inputs_embeds: Tensor | None, names: tuple[str, str] | None = None
     ) -> Tensor:
-        """The tensor to run, checked: whole ids in range, or vectors."""
+        """The tensor to run, checked: whole ids in range, or vectors; both where blocks have vectors of tokens beside."""
+        if self.reads_ids and input_ids is not None and inputs_embeds is not None:
+            check_ids(input_ids, self.vocabulary_size, "the model")
+            if inputs_embeds.shape[:2] != input_ids.shape:
+                shapes = f"{tuple(inputs_embeds.shape)} and input_ids {tuple(input_ids.shape)}"
+                raise InputError(f"inputs_embeds have shape {shapes}; a token has one of each.")
+            input_ids = None
         if (input_ids is None) == (inputs_embeds is None):
             ids, vectors = names or ("input_ids", "inputs_embeds")
             both = ", and not both" if input_ids is not None else ", or labels" if names else ""

@@ -73,7 +73,7 @@ class Decoder(BaseModel):
         ids = p.ids if ids is None else ids
         if self.reads_ids and ids is None:
             raise InputError(
-                "this family's blocks have vectors of their own for each token id: give input_ids, not vectors."
+                "this family's blocks have vectors of their own for each token id: give input_ids, beside vectors too."
             )
         return replace(p, ids=ids, embedded=x, shared={})
 
