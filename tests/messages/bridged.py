@@ -40,9 +40,9 @@ def other_architecture() -> Any:
 MESSAGES: dict[str, list[Entry]] = {
     "models that transformers computes": [
         (CheckpointError, lambda: load(folder("codegen"), executor="cpu"),
-         "…/codegen is computed by transformers, and executor is for models that have a file here. Leave it out."),
+         "…/codegen is computed by transformers, and executor is for Glassformer's own families. Leave it out."),
         (CheckpointError, lambda: load(folder("codegen"), weights="q8_0"),
-         "…/codegen is computed by transformers, and weights is for models that have a file here. Leave it out."),
+         "…/codegen is computed by transformers, and weights is for Glassformer's own families. Leave it out."),
         (ConfigError, other_architecture,
          "config field 'architectures' is 'CodeGenForImages', which has none of the heads that are known here. Take one of "
          "CodeGenForCausalLM, CodeGenModel."),
@@ -50,8 +50,13 @@ MESSAGES: dict[str, list[Entry]] = {
          "'blocks.0.attention.pattern' can be read, and not changed: transformers gives its patterns when they have been "
          "used. Change 'blocks.0.attention.update'."),
         (SiteError, lambda: model().read_ids([5, 6]).attribution(),
-         "the parts of a score follow from the equations of each layer, and a codegen model has no file here: transformers "
-         "computes it, and shows what goes into its modules and what comes out. Its sites: glass look --sites."),
+         "the parts of a score follow from the equations of each layer, and codegen is no family of Glassformer's own: "
+         "transformers computes it, and shows what goes into its modules and what comes out. Its sites: glass look "
+         "--sites."),
+        (SiteError, lambda: model().read_ids([5, 6]).experts(),
+         "the shares of experts follow from the equations of each layer, and codegen is no family of Glassformer's own: "
+         "transformers computes it, and shows what goes into its modules and what comes out. Its sites: glass look "
+         "--sites."),
         (SiteError, lambda: model("mamba").read_ids([5, 6]).attention(),
          "no layer of …/mamba has a site like 'blocks.0.attention.pattern', and this view shows patterns. Take "
          "reading.at(…) for the sites that there are."),

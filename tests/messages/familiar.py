@@ -312,7 +312,8 @@ MESSAGES: dict[str, list[Entry]] = {
         (WriteError, lambda: module().save_pretrained(write("file", "")),
          "…/file cannot be written (it is a file, and a folder is needed). Choose another place."),
         (ConfigError, lambda: blueprints.module_for("xlm_roberta"),
-         "config field 'model_type' is 'xlm_roberta', which is not a known family. Did you mean 'xlm-roberta'? Known: …."),
+         "config field 'model_type' is 'xlm_roberta', which is not a known family. Did you mean 'xlm-roberta'? "
+         "docs/models.md lists those; glass.load has transformers compute others."),
         (InputError, lambda: Model.from_module(type(module())(module().config)),
          "this model was not loaded from a checkpoint, which would have its tokenizer: pass one."),
         (ModelNotFound, lambda: glassformer.load(path("llama"), adapter=place() / "no-adapter"),
@@ -320,9 +321,11 @@ MESSAGES: dict[str, list[Entry]] = {
     ],
     "fields of a config": [
         (ConfigError, lambda: llama(model_type="lama"),
-         "config field 'model_type' is 'lama', which is not a known family. Did you mean 'llama'? Known: …."),
+         "config field 'model_type' is 'lama', which is not a known family. Did you mean 'llama'? "
+         "docs/models.md lists those; glass.load has transformers compute others."),
         (ConfigError, lambda: llama(model_type="mamba"),
-         "config field 'model_type' is 'mamba', which is not a known family. Known: …."),
+         "config field 'model_type' is 'mamba', which is not a known family. docs/models.md lists those; "
+         "glass.load has transformers compute others."),
         (ConfigError, lambda: llama(hidden_act="silo"),
          "config field 'hidden_act' is 'silo', which is not a known activation. Did you mean 'silu'? Known: …."),
         (ConfigError, lambda: llama(hidden_size="wide"),

@@ -13,6 +13,7 @@ from glassformer.ground.errors import (
 )
 from tests.messages.calls import (
     Entry,
+    altered,
     answer,
     classify,
     fill,
@@ -63,6 +64,9 @@ MESSAGES: dict[str, list[Entry]] = {
          "the text holds a lone surrogate, which is no character. Repair its encoding first."),
     ],
     "filling gaps and labels": [
+        (InputError, lambda: pipeline("fill-mask", altered("bert", "masked", mask_token=None))("Hello"),
+         "…/bert with another mask_token: its tokenizer names no mask token, so no text can have a "
+         "gap. Name it as 'mask_token' in tokenizer_config.json."),
         (InputError, lambda: fill()("Hello"),
          "the text has no gap. Put [MASK] where a word is missing: 'Hello'."),
         (InputError, lambda: fill()(["A [MASK]", "Hello"]),

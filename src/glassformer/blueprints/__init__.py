@@ -41,7 +41,8 @@ def module_for(model_type: object) -> ModuleType:
     if name not in _file_names() or _module(name).Config.model_type != model_type:
         raise ConfigError(
             f"config field 'model_type' is {model_type!r}, which is not a known family."
-            f"{did_you_misspell(str(model_type), model_types())} Known: {', '.join(model_types())}."
+            f"{did_you_misspell(str(model_type), model_types())} docs/models.md lists those; glass.load has transformers "
+            "compute others."
         )
     return _module(name)
 

@@ -119,8 +119,8 @@ class BridgedBlueprint(Blueprint):
 
     def check_equations(self, what: str) -> None:
         raise SiteError(
-            f"{what} follow from the equations of each layer, and a {self.model_type} model has no file here: {LIBRARY} "
-            f"computes it, and shows what goes into its modules and what comes out. Its sites: glass look --sites."
+            f"{what} follow from the equations of each layer, and {self.model_type} is no family of Glassformer's own: "
+            f"{LIBRARY} computes it, and shows what goes into its modules and what comes out. Its sites: glass look --sites."
         )
 
     @cached_property

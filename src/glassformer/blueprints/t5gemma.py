@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from glassformer.blueprints import gemma2, llama
@@ -45,7 +45,7 @@ class Config(gemma2.Config):
     default_head = "seq2seq"
     fixed_fields = {"mlp_bias": False, "is_encoder_decoder": True}
 
-    encoder: Any = field(default_factory=lambda: SourceConfig.read(stack_fields({}, "encoder")))  # its own config
+    encoder: Any = None  # its own config; by default it is as large as the decoder
     dropout_rate: float = 0.0
     decoder_start_token_id: int | None = 2
 
@@ -62,6 +62,9 @@ class Config(gemma2.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.encoder is None:
+            own = {part.name: getattr(self, part.name) for part in fields(SourceConfig) if part.init}
+            object.__setattr__(self, "encoder", SourceConfig(**own))
         if not isinstance(self.encoder, gemma2.Config):
             object.__setattr__(self, "encoder", SourceConfig.read(stack_fields({"encoder": self.encoder}, "encoder")))
 

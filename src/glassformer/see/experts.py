@@ -126,6 +126,7 @@ def experts(reading: Activations, *, progress: Progress | None = None) -> Expert
     model = reading.model
     layers = model.blueprint.routed_blocks
     if not layers:
+        model.blueprint.check_equations("the shares of experts")
         raise InputError(
             f"{model.name} ({model.config.model_type}) has no experts: each token goes through the same MLP. Take a mixture "
             "of experts, such as a mixtral, olmoe or qwen3_moe model."

@@ -34,6 +34,11 @@ class FillMaskTask(ForwardTask):
     options_type = MaskOptions
 
     def __call__(self, inputs: Any, **options: Any) -> Any:
+        if self.tokenizer.mask_token is None:
+            raise InputError(
+                f"{self.model.name}: its tokenizer names no mask token, so no text can have a gap. Name it as 'mask_token' "
+                "in tokenizer_config.json."
+            )
         answers = super().__call__(inputs, **options)
         return answers[0] if isinstance(inputs, list) and len(inputs) == 1 else answers  # as in transformers
 

@@ -166,19 +166,19 @@ def bridged(opened: ModelFiles, dtype: str | None = None) -> ModelFiles:
     else:
         return opened
     if opened.adapters or opened.model_type is not None:
-        raise CheckpointError(f"{opened.name}: {kind} has no file here, and adapters stand on models that have.")
+        raise CheckpointError(f"{opened.name}: {kind} is no family of Glassformer's own, and adapters need one.")
     found = BridgedFiles(**{part.name: getattr(opened, part.name) for part in fields(ModelFiles)}, dtype=dtype)
     _ = found.config
-    note(f"{opened.name}: there is no file for {kind} here, so transformers computes it.")
+    note(f"{opened.name}: {kind} is no family of Glassformer's own, so transformers computes it.")
     return found
 
 
 def check_bridged_options(opened: BridgedFiles, **options: Any) -> None:
-    """Refuse options of `load` that only models with a file here have."""
+    """Refuse options of `load` that only models of our own families have."""
     for name, value in options.items():
         if value:
             raise CheckpointError(
-                f"{opened.name} is computed by transformers, and {spell(name)} is for models that have a file here. "
+                f"{opened.name} is computed by transformers, and {spell(name)} is for Glassformer's own families. "
                 "Leave it out."
             )
 
