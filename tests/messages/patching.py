@@ -65,7 +65,8 @@ MESSAGES: dict[str, list[Entry]] = {
          "the texts have 22 and 24 tokens. Patching goes place by place: replace a word by one of as many tokens "
          "(model.tokens shows them), or use model.patch_pairs, which aligns them."),
         (InputError, lambda: patch(answer=5, against=5),
-         "the texts are both to lead to …. Name two tokens to tell them apart: … and … differ most."),
+         "the texts are both to lead to …. Name two tokens to tell them apart, such as those that differ "
+         "most: answer=… and against=…."),
         (InputError, lambda: patch(answer=99_999),
          "token id 99999 is outside the vocabulary of 256."),
         (InputError, lambda: both("deepseek_v2").model.patch(CAT, DOG, "key"),
@@ -92,11 +93,13 @@ MESSAGES: dict[str, list[Entry]] = {
         (InputError, limited("see.patching.estimate.MAX_BYTES", 1000, lambda: gpt2().attribution_patch(CAT, DOG)),
          "the values and gradients of these places take 0.0 GB. Take shorter texts."),
         (InputError, lambda: patch(answer="#5", against=5),
-         "the texts are both to lead to …. Name two tokens to tell them apart: … and … differ most."),
+         "the texts are both to lead to …. Name two tokens to tell them apart, such as those that differ "
+         "most: answer=… and against=…."),
         (InputError, lambda: patch(answer="ab", against=5),
          "'ab' is 2 tokens, not one. Name one, or give its id, as in #57."),
         (InputError, lambda: decoder().patch(TEXT, "the cat sat on the cat"),
-         "the texts both lead to …. Name two tokens to tell them apart: … and … differ most."),
+         "the texts both lead to …. Name two tokens to tell them apart, such as those that differ "
+         "most: answer=… and against=…."),
         (InputError, lambda: encoder("bert", "sequence").model.attribution_patch("the cat", "a cat"),
          "… scores no tokens, so there is no answer that a patch could restore."),
         (SettingError, lambda: gpt2().attribution_patch(CAT, DOG, "head"),
@@ -116,7 +119,8 @@ MESSAGES: dict[str, list[Entry]] = {
         (PairError, lambda: patch_pairs(("a cat", "a hat", 4, 5), ("a cat", "a cat")),
          "pair 2: the two texts are the same, so there is nothing to carry over."),
         (PairError, lambda: patch_pairs(("a cat", "a hat", 5, 5)),
-         "pair 1: the texts are both to lead to …. Name two tokens to tell them apart: … and … differ most."),
+         "pair 1: the texts are both to lead to …. Name two tokens to tell them apart, such as those that differ "
+         "most: answer=… and against=…."),
         (PairError, lambda: patch_pairs(("a cat", "a cat sat", 4, 5)),
          "pair 1: one text is the beginning of the other, so no position after it has a counterpart to patch."),
         (PairError, lambda: patch_pairs(UNEQUAL, part="pattern"),
@@ -167,7 +171,8 @@ MESSAGES: dict[str, list[Entry]] = {
         (SiteError, lambda: patch_path("nowhere"),
          "no site matches 'nowhere' in a model of 3 blocks. Sites: …."),
         (InputError, lambda: patch_path(answer=5),
-         "the texts are both to lead to …. Name two tokens to tell them apart: … and … differ most."),
+         "the texts are both to lead to …. Name two tokens to tell them apart, such as those that differ "
+         "most: answer=… and against=…."),
         (InputError, limited("see.patching.pair.MAX_TOKENS", 3, lambda: patch_path()),
          "patching 12 × 1 places of this text reads 216 tokens. Name a few positions."),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -111,7 +112,7 @@ def command_line_spelling(name: str, *value: Any) -> str:
 
     if name == "do_sample" and value:
         return "--sample" if value[0] else "--greedy"
-    texts = [item if isinstance(item, str) else json.dumps(item, default=str) for item in value]
+    texts = [shlex.quote(item) if isinstance(item, str) else json.dumps(item, default=str) for item in value]
     if name in OWN_OPTIONS or name not in SETTINGS:
         return " ".join([OWN_OPTIONS.get(name, f"--{name.replace('_', '-')}"), *texts])
     return "=".join([f"-o {name}", *texts])

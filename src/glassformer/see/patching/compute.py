@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from glassformer.ground.candidates import kl_divergence, log_softmax
 from glassformer.ground.changes import Change
-from glassformer.ground.errors import InputError, InputTypeError, SettingError, did_you_mean
+from glassformer.ground.errors import InputError, InputTypeError, SettingError, did_you_mean, spell
 from glassformer.ground.progress import Progress
 from glassformer.ground.sites import Watch
 from glassformer.ground.typecheck import brief
@@ -289,10 +289,11 @@ def scored_pair(pair: TextPair, logits: Sequence[Floats]) -> ScoredPair:
     answer, against = (resolve_token_id(model, token, row) for token, row in zip(pair.answers, logits, strict=True))
     if answer == against:
         both = "both lead" if None in pair.answers else "are both to lead"
-        better = " and ".join(repr(token_text(model.tokenizer, token)) for token in _most_different(*logits))
+        words = (token_text(model.tokenizer, token) for token in _most_different(*logits))
+        better = " and ".join(spell(name, word) for name, word in zip(("answer", "against"), words, strict=True))
         raise InputError(
-            f"the texts {both} to {token_text(model.tokenizer, answer)!r}. Name two tokens to tell them apart: {better} "
-            "differ most."
+            f"the texts {both} to {token_text(model.tokenizer, answer)!r}. Name two tokens to tell them apart, such as "
+            f"those that differ most: {better}."
         )
     return ScoredPair(pair.first, pair.second, answer, against, *logits)
 
