@@ -47,7 +47,8 @@ class RowState:
 
     def keep(self, prompt: bool = False) -> None:
         """Take a snapshot, and drop older ones so that the gaps between them double; the latest in a prompt stays."""
-        self.prompt = self.length or 0 if prompt else self.prompt
+        if prompt:
+            self.prompt = self.length or 0
         if not self.length or (self.snapshots and self.snapshots[-1].length == self.length):
             return
         newest_first, kept = [Snapshot(self.length, self.memory), *reversed(self.snapshots)], list[Snapshot]()
