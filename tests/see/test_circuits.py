@@ -134,6 +134,14 @@ def test_what_a_head_wrote_in_a_text_is_its_share_of_the_logits(family: str) -> 
         assert token.score == pytest.approx(share, abs=1e-3)
 
 
+@pytest.mark.parametrize("family", ["llama", "falcon_h1"])  # the latter adds what a state wrote to the stream first
+def test_what_all_heads_write_is_attentions_update(family: str) -> None:
+    reading = both(family).reading()
+    maps = AttentionWeights(reading.model, 1).output_map  # (heads, hidden, head_size)
+    heads, update = (np.asarray(reading.at(f"blocks.1.attention.{part}")) for part in ("heads", "update"))
+    np.testing.assert_allclose(np.einsum("hos,hts->to", maps, heads), update, atol=1e-5)
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("family", DECODERS)
 def test_circuits_of_each_family(family: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import glassformer
 from glassformer.ground.changes import Change
@@ -55,6 +56,22 @@ def test_every_family(family: str, target: Target, tmp_path: Path, monkeypatch: 
     assert any(products(model.packed_module))
     assert not any(products(model.module))
     agree(model, monkeypatch, target, 2e-2)
+
+
+def test_gradients_where_blocks_have_vectors_of_tokens_beside(tmp_path: Path) -> None:
+    """By finite differences: the vectors change, and what blocks look up by the ids stays."""
+    reference.write(tmp_path, "gemma3n_text", "causal")
+    model = glassformer.load(tmp_path, executor="plain")
+    gradient = torch.from_numpy(gradients(model)["embedding"])
+    module, ids = model.module.double(), torch.tensor([IDS])
+    vectors = module.get_input_embeddings()(ids).detach()
+    step = 1e-4 * gradient / gradient.norm()
+
+    def value(moved: torch.Tensor) -> float:
+        scores = module(ids, inputs_embeds=vectors + moved).logits[0, LOGIT.position]
+        return float(scores[LOGIT.token] - scores[LOGIT.against])
+
+    assert (value(step) - value(-step)) / 2e-4 == pytest.approx(float(gradient.norm()), rel=1e-3)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KEPT if kind[0] == "Q"])
