@@ -55,8 +55,10 @@ BRIDGE = """
 
 With `pip install 'glassformer[transformers]'`, a folder or a hub id of any other model type that transformers has for
 texts loads, too: `glass.load` says in a line that transformers computes it, and goes on. No code of a checkpoint is ever
-run; a model type that needs some is refused. Generating, beams, sampling, batches, the server, `glass look`, the lens,
-patching of the stream, steering and explanations work as with any family.
+run; a model type that needs some is refused. A field of a config that transformers cannot take is an error that names it.
+Generating, beams, sampling, batches, the server, `glass look`, the lens, patching of the stream, steering and explanations
+work as with any family; the Auto classes are for families with a file, and `glass.load(…).module` is transformers' own
+model.
 
 What is where in it is found by running it once on a few tokens. The blocks are those modules that the stream goes through
 one by one. What a module gives is an update if the stream plus it is what the block goes on with. So a site is there only

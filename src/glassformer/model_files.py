@@ -81,7 +81,7 @@ class ModelFiles:
 
     @cached_property
     def config(self) -> Config:
-        with _errors_name(self.path, "config.json"):
+        with errors_name(self.path, "config.json"):
             config = read_text_config(self.checkpoint.config) or read_config(self.checkpoint.config, self.model_type)
         return config.with_changes(self.config_changes) if self.config_changes else config
 
@@ -91,7 +91,7 @@ class ModelFiles:
         is_gguf = isinstance(self.checkpoint, GgufCheckpoint)
         config_file, file = ("the GGUF file",) * 2 if is_gguf else ("config.json", "generation_config.json")
         fallback = GenerationConfig.from_model_config(self.config, config_file)
-        with _errors_name(self.path, file):
+        with errors_name(self.path, file):
             stored = self.checkpoint.settings
             settings = GenerationConfig.from_dict(stored, file) if stored else fallback
         if settings.unsupported:
@@ -105,7 +105,7 @@ class ModelFiles:
         if self.tokenizer_path is not None:
             return Tokenizer.from_folder(self.tokenizer_path)
         if isinstance(self.checkpoint, GgufCheckpoint):
-            with _errors_name(self.path):
+            with errors_name(self.path):
                 return Tokenizer.from_gguf(self.checkpoint.metadata, home() / "tokenizers")
         if isinstance(self.checkpoint, ScratchCheckpoint):
             if (self.path.parent / "tokenizer.json").is_file():  # trained with one of its own
@@ -212,7 +212,7 @@ class ModelFiles:
 
     def check_sizes(self, config: Config | None = None) -> None:
         """Refuse a config (its own, or a changed one) whose sizes the weights cannot have. Nothing is built by it before."""
-        with _errors_name(self.path, "config.json"):
+        with errors_name(self.path, "config.json"):
             (config or self.config).check_sizes(tensor.shape for tensor in self.tensors.values())
 
     def blueprint(self, head: Head | None = None) -> Blueprint:
@@ -244,7 +244,7 @@ class DraftHead(ModelFiles):
 
 
 @contextmanager
-def _errors_name(path: Path, file: str = "") -> Iterator[None]:
+def errors_name(path: Path, file: str = "") -> Iterator[None]:
     """Put the file's name in front of an error about its content."""
     path = path / file if file and path.is_dir() else path
     try:
@@ -353,7 +353,7 @@ def with_adapters(
     raw_config = {**config.to_dict(), **heads}
     adapters = [(read_adapter(locate_finished(name, "model", progress), raw_config), weight) for name, weight in choices]
     applied_mode: AdapterMode = "beside" if mode == "beside" else "merged"
-    with _errors_name(adapters[-1][0].path):
+    with errors_name(adapters[-1][0].path):
         applied = apply_adapters(opened.tensors, config, opened.head, adapters, applied_mode, opened.name)
     if applied.expanded:
         before = sum(tensor.size for tensor in applied.expanded) / 1e6

@@ -313,7 +313,7 @@ MESSAGES: dict[str, list[Entry]] = {
          "…/file cannot be written (it is a file, and a folder is needed). Choose another place."),
         (ConfigError, lambda: blueprints.module_for("xlm_roberta"),
          "config field 'model_type' is 'xlm_roberta', which is not a known family. Did you mean 'xlm-roberta'? "
-         "docs/models.md lists those; glass.load has transformers compute others."),
+         "docs/models.md lists those; what transformers knows beside them opens with glass.load, or with its own classes."),
         (InputError, lambda: Model.from_module(type(module())(module().config)),
          "this model was not loaded from a checkpoint, which would have its tokenizer: pass one."),
         (ModelNotFound, lambda: glassformer.load(path("llama"), adapter=place() / "no-adapter"),
@@ -322,10 +322,10 @@ MESSAGES: dict[str, list[Entry]] = {
     "fields of a config": [
         (ConfigError, lambda: llama(model_type="lama"),
          "config field 'model_type' is 'lama', which is not a known family. Did you mean 'llama'? "
-         "docs/models.md lists those; glass.load has transformers compute others."),
+         "docs/models.md lists those; what transformers knows beside them opens with glass.load, or with its own classes."),
         (ConfigError, lambda: llama(model_type="mamba"),
          "config field 'model_type' is 'mamba', which is not a known family. docs/models.md lists those; "
-         "glass.load has transformers compute others."),
+         "what transformers knows beside them opens with glass.load, or with its own classes."),
         (ConfigError, lambda: llama(hidden_act="silo"),
          "config field 'hidden_act' is 'silo', which is not a known activation. Did you mean 'silu'? Known: …."),
         (ConfigError, lambda: llama(hidden_size="wide"),

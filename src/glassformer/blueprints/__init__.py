@@ -35,14 +35,21 @@ def model_types() -> tuple[str, ...]:
     return tuple(sorted(_module(name).Config.model_type for name in _file_names()))
 
 
+def has_family(model_type: str) -> bool:
+    """Whether a file here describes a model type, or the text part of it. Reads no file but that one."""
+    known = FORMER_TYPES.get(model_type, model_type)
+    name = known.replace("-", "_")
+    return known in multimodal.TEXT_FAMILIES or (name in _file_names() and _module(name).Config.model_type == known)
+
+
 def module_for(model_type: object) -> ModuleType:
     """The module here that describes a model type."""
     name = model_type.replace("-", "_") if isinstance(model_type, str) else ""
     if name not in _file_names() or _module(name).Config.model_type != model_type:
         raise ConfigError(
             f"config field 'model_type' is {model_type!r}, which is not a known family."
-            f"{did_you_misspell(str(model_type), model_types())} docs/models.md lists those; glass.load has transformers "
-            "compute others."
+            f"{did_you_misspell(str(model_type), model_types())} docs/models.md lists those; what transformers knows beside "
+            "them opens with glass.load, or with its own classes."
         )
     return _module(name)
 
@@ -95,6 +102,6 @@ def blueprint(config: Config, head: Head | None = None) -> Blueprint:
 
 
 __all__ = [
-    "Blueprint", "Config", "Head", "Op", "Rope", "Weight", "blueprint", "model_types", "module_for", "read_config",
-    "read_text_config", "title_of",
+    "Blueprint", "Config", "Head", "Op", "Rope", "Weight", "blueprint", "has_family", "model_types", "module_for",
+    "read_config", "read_text_config", "title_of",
 ]  # fmt: skip

@@ -109,9 +109,6 @@ class Blueprint:
         """The vectors of its tokens; of an encoder-decoder, those that it writes."""
         return next(table for table in self.ops_of(Embed) if not table.stack).weights[0]
 
-    def check_equations(self, what: str) -> None:
-        """Refuse what reads the equations of the ops, where there are none; `what`: in the words of a message."""
-
     @cached_property
     def has_global_tokens(self) -> bool:
         """Whether a caller may choose some tokens of a source, which all others see and which see all."""

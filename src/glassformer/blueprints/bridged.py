@@ -45,29 +45,39 @@ class BridgedConfig(Config):
     def encoder_layers(self) -> int:
         return self.encoder_blocks
 
+    def check_equations(self, what: str) -> None:
+        raise SiteError(
+            f"{what} follow from the equations of each layer, and of a {self.model_type} model {LIBRARY} shows what goes "
+            "into its modules and what comes out. Its sites: glass look --sites."
+        )
+
     def to_dict(self) -> dict[str, Any]:
         return {**self.extra_fields, "model_type": self.model_type}
 
 
 @cache
-def config_class(model_type: str, head: Head) -> type[BridgedConfig]:
-    """The class of a model type's configs."""
-    return type("BridgedConfig", (BridgedConfig,), {"model_type": model_type, "title": model_type, "default_head": head})
+def config_class(model_type: str, head: Head, spellings: tuple[tuple[str, str], ...] = ()) -> type[BridgedConfig]:
+    """The class of a model type's configs; `spellings`: pairs of a name of its own and a field."""
+    parts = {"model_type": model_type, "title": model_type, "default_head": head, "aliases": dict(spellings)}
+    return type("BridgedConfig", (BridgedConfig,), parts)
 
 
 def bridged_config(reference: Any, head: Head, encoder_layers: int = 0) -> BridgedConfig:
     """Of a config of transformers, what is needed here."""
     kind = str(reference.model_type)
+    own_names: Mapping[str, str] = getattr(reference, "attribute_map", {})
     values: dict[str, Any] = {}
-    for name, spellings in SIZES.items():
-        found = next((size for one in spellings if isinstance(size := getattr(reference, one, None), int)), None)
-        if found is None:
+    aliases: dict[str, str] = {}
+    for name, spellings in {**SIZES, "max_position_embeddings": CONTEXTS}.items():
+        found = next((one for one in spellings if isinstance(getattr(reference, one, None), int)), None)
+        if found is not None:
+            values[name] = getattr(reference, found)
+            aliases[own_names.get(found, found)] = name
+        elif name in SIZES:
             raise ConfigError(
                 f"config field {name!r} is missing in this {kind} config, so transformers cannot be asked for it."
             )
-        values[name] = found
-    contexts = (getattr(reference, name, None) for name in CONTEXTS)
-    context = next((length for length in contexts if isinstance(length, int) and length > 0), None)
+    context = values.pop("max_position_embeddings", -1)
     heads = getattr(reference, "num_attention_heads", None)
     known: dict[str, Any] = {
         name: getattr(reference, name, None)
@@ -82,8 +92,8 @@ def bridged_config(reference: Any, head: Head, encoder_layers: int = 0) -> Bridg
     }
     raw = reference.to_dict()
     labels = getattr(reference, "id2label", None) or None
-    return config_class(kind, head)(
-        **values, **known, max_position_embeddings=context or ENDLESS, limited=context is not None,
+    return config_class(kind, head, tuple((own, name) for own, name in aliases.items() if own != name))(
+        **values, **known, max_position_embeddings=ENDLESS if context < 0 else context, limited=context >= 0,
         num_attention_heads=heads if isinstance(heads, int) and heads > 0 else 1, encoder_blocks=encoder_layers,
         tie_word_embeddings=bool(getattr(reference, "tie_word_embeddings", False)),
         id2label=None if labels is None else {int(index): str(label) for index, label in labels.items()},
@@ -116,12 +126,6 @@ class BridgedBlueprint(Blueprint):
     @property
     def token_table(self) -> Weight:
         return self.table
-
-    def check_equations(self, what: str) -> None:
-        raise SiteError(
-            f"{what} follow from the equations of each layer, and {self.model_type} is no family of Glassformer's own: "
-            f"{LIBRARY} computes it, and shows what goes into its modules and what comes out. Its sites: glass look --sites."
-        )
 
     @cached_property
     def attention_patterns(self) -> tuple[str, ...]:

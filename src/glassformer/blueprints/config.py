@@ -164,6 +164,9 @@ class Config:
         """Refuse sizes that weights of these shapes cannot have."""
         check_held(self._values, self.bounds, self.own_name, shapes)
 
+    def check_equations(self, what: str) -> None:
+        """Refuse what reads the equations of a model, where there are none; `what`: in the words of a message."""
+
     def check_activation(self, name: str) -> None:
         value = getattr(self, name)
         if value not in ACTIVATIONS:

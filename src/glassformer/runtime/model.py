@@ -89,8 +89,9 @@ def load(
     dtype = dtype if dtype is None else str(dtype).removeprefix("torch.")  # torch.bfloat16 works too
     options = ExecutorOptions(executor, dtype, cache, activations, batch_invariant, tensor_parallel)
     opened = open_weights(name, weights, adapter, adapter_mode, progress, dtype)
+    model = Model(opened, Executors(opened, options))  # where the options cannot be, nothing is read
     _ = opened.config, opened.tensors  # a broken checkpoint raises now, not at the first token
-    return Model(opened, Executors(opened, options))
+    return model
 
 
 @checked_class
@@ -132,6 +133,7 @@ class Model(Shared, ModelOperations):
 
     def with_prefix_cache(self) -> Self:
         """This model with a cache of the last texts it read: a common prefix is not read again."""
+        check_writes(self)
         return replace(self, prefix_cache=PrefixCache(self.executors.executor))
 
     def with_executor(self, executor: Annotated[Executor, OWN_CHECK]) -> Self:

@@ -214,7 +214,7 @@ def score_target(
     model = reading.model
     if not model.writes:
         raise InputError(f"{model.name} does not score the next token, so its parts have no share in one.")
-    model.blueprint.check_equations("the parts of a score")
+    model.config.check_equations("the parts of a score")
     model.blueprint.check_one_stream("the parts of a score")
     place = find_token(position, reading.texts)
     if against is not None and metric == "logit":

@@ -61,11 +61,11 @@ class Differentiation:
     def __init__(self, reading: Activations, prefix: ReadPrefix | None = None) -> None:
         """`prefix`: what comes before the positions that gradients are wanted of."""
         model = reading.model
+        model.config.check_equations("gradients of tokens and sites")
         if model.config.encoder_layers and model.head != "seq2seq":
             raise InputError(
                 f"{model.name} reads one text in its encoder and its decoder, by ids, so it has no gradient of each token."
             )
-        model.blueprint.check_equations("gradients of tokens and sites")
         self.reading, self.model, self.module = reading, model, model.packed_module
         stacks = [reading.ids] if reading.source is None else [reading.source, reading.ids]
         self.ids = [torch.tensor([stack], device=self.module.device) for stack in stacks]

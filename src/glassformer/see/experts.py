@@ -124,9 +124,9 @@ ROUTERS, SHARES = "blocks.{}.mlp.router", "blocks.{}.mlp.experts"
 def experts(reading: Activations, *, progress: Progress | None = None) -> Experts:
     """Show to which experts of a mixture each token goes, and how evenly the tokens are spread over them."""
     model = reading.model
+    model.config.check_equations("the shares of experts")
     layers = model.blueprint.routed_blocks
     if not layers:
-        model.blueprint.check_equations("the shares of experts")
         raise InputError(
             f"{model.name} ({model.config.model_type}) has no experts: each token goes through the same MLP. Take a mixture "
             "of experts, such as a mixtral, olmoe or qwen3_moe model."

@@ -43,7 +43,7 @@ class AttentionWeights:
     block: int
 
     def __post_init__(self) -> None:
-        self.model.blueprint.check_equations("a head's circuits")
+        self.model.config.check_equations("a head's circuits")
         self.model.blueprint.check_one_stream("a head's circuits")
         blocks = self.model.blueprint.blocks
         if not 0 <= self.block < blocks:

@@ -68,7 +68,7 @@ class LinearWalk:
     _update_of: dict[int, int] = field(default_factory=dict)  # of an op inside what is added to the stream: what is added
 
     def __post_init__(self) -> None:
-        self.model.blueprint.check_equations("the parts of a score")
+        self.model.config.check_equations("the parts of a score")
         self.model.blueprint.check_one_stream("the parts of a score")
         self.ops = self.model.blueprint.ops
 

@@ -7,19 +7,31 @@ Only classes of the installed library are ever used: no code of a checkpoint is 
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from glassformer.blueprints import Blueprint, Config, Head, model_types, read_text_config
-from glassformer.blueprints.bridged import BridgedConfig, bridged_config
+from glassformer.blueprints import Blueprint, Config, Head, has_family, model_types
+from glassformer.blueprints.bridged import LIBRARY, bridged_config
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.folder import FolderCheckpoint
-from glassformer.ground.errors import CheckpointError, ConfigError, ExecutorError, install, needed_for, reason_of, spell
-from glassformer.model_files import ModelFiles
+from glassformer.engine.bridge.installed import classes, installed_version, text_model_types
+from glassformer.engine.bridge.reasons import explained, mismatch_sentence
+from glassformer.ground.errors import (
+    CheckpointError,
+    ConfigError,
+    ExecutorError,
+    did_you_misspell,
+    install,
+    join_names,
+    needed_for,
+    spell,
+)
+from glassformer.ground.typecheck import brief
+from glassformer.model_files import ModelFiles, errors_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,16 +46,6 @@ if TYPE_CHECKING:
     Floats: TypeAlias = npt.NDArray[np.float32]
 
 note = logging.getLogger("glassformer").warning
-HEADS: Mapping[Head, str] = {  # the first that a class is for: how transformers' own list of such classes is called
-    "seq2seq": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
-    "masked": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
-    "causal": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
-    "sequence": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
-    "token": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES",
-    "question": "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",
-    "base": "MODEL_MAPPING_NAMES",
-}
-WRITING: tuple[Head, ...] = ("seq2seq", "causal")
 
 
 @dataclass(frozen=True)
@@ -54,27 +56,52 @@ class BridgedFiles(ModelFiles):
 
     @cached_property
     def reference_config(self) -> Any:
-        """The config as transformers has it."""
-        from transformers import CONFIG_MAPPING
-
+        """The config as transformers has it: the first that is asked of it, so that this says who computes the model."""
         raw = dict(self.checkpoint.config)
-        with self._reading("its config"):
+        note(f"{self.name}: {raw['model_type']} is no family of Glassformer's own, so {LIBRARY} computes it.")
+        with needed_for(f"{self.name}, which {LIBRARY} computes,"):
+            from transformers import CONFIG_MAPPING
+        with self._explained("read"):
             return CONFIG_MAPPING[raw["model_type"]].from_dict(raw)
 
     @cached_property
     def model_class(self) -> tuple[Head, str]:
-        """The head that the checkpoint has, and transformers' class for it."""
-        return _model_class(self.reference_config)
+        """The head that the checkpoint has, and transformers' class for it: its architecture, or the first kind of head
+        that its model type has.
+        """
+        raw = self.checkpoint.config
+        found = classes(raw["model_type"])
+        architectures = raw.get("architectures") or [""]
+        if not (isinstance(architectures, list) and isinstance(architectures[0], str)):
+            raise ConfigError(
+                f"{self.path / 'config.json'}: config field 'architectures' is {brief(architectures)}; it must be a list of "
+                "names."
+            )
+        for head, names in found.items():
+            if architectures[0] in (*names, "") and names and (head != "seq2seq" or self._is_pair):
+                return head, architectures[0] or names[0]
+        known = sorted({name for names in found.values() for name in names})
+        raise ConfigError(
+            f"{self.path / 'config.json'}: config field 'architectures' is {architectures[0]!r}, which has none of the "
+            f"heads that are known here. Take one of {', '.join(known)}."
+        )
+
+    @property
+    def _is_pair(self) -> bool:
+        """Whether it is an encoder-decoder, by its config or by what transformers has where that does not say."""
+        said = self.checkpoint.config.get("is_encoder_decoder")
+        return bool(getattr(self.reference_config, "is_encoder_decoder", False) if said is None else said)
 
     @cached_property
     def config(self) -> Config:
-        reference, (head, _) = self.reference_config, self.model_class
+        head, _ = self.model_class
+        reference = self.reference_config
         layers = next(
             (getattr(reference, n) for n in ("encoder_layers", "num_encoder_layers") if hasattr(reference, n)), None
         )
-        pair = bool(getattr(reference, "is_encoder_decoder", False)) and head == "seq2seq"
-        config: BridgedConfig = bridged_config(reference, head, int(layers or reference.num_hidden_layers) if pair else 0)
-        return config
+        pair = head == "seq2seq"
+        with errors_name(self.path, "config.json"):
+            return bridged_config(reference, head, int(layers or reference.num_hidden_layers) if pair else 0)
 
     @property
     def head(self) -> Head:
@@ -100,15 +127,20 @@ class BridgedFiles(ModelFiles):
             )
         self.check_sizes()
         head, name = self.model_class
-        options = {"dtype": "auto" if self.dtype is None else getattr(torch, self.dtype)}
-        with self._reading("it"):
+        options = {"dtype": "auto" if self.dtype is None else getattr(torch, self.dtype), "ignore_mismatched_sizes": True}
+        with self._explained(f"build a {name} by"):
             module, info = getattr(transformers, name).from_pretrained(
                 str(self.path), config=self.reference_config, local_files_only=True, output_loading_info=True, **options
             )  # fmt: skip
+        if mismatched := info["mismatched_keys"]:
+            raise ConfigError(f"{self.path / 'config.json'}: {mismatch_sentence(mismatched, self.checkpoint.config)}")
         if missing := sorted(info["missing_keys"]):
-            raise CheckpointError(f"{self.path}: {len(missing)} weights of {name} are missing, such as {missing[0]!r}.")
+            raise CheckpointError(
+                f"{self.path}: the weights lack {join_names(missing)}. Fetch the files again, or look whether config.json "
+                "is that of these weights."
+            )
         model = BridgedModel(module.eval().requires_grad_(False), self.config, head)  # type: ignore[arg-type]
-        with quiet():
+        with self._explained(f"run a {name} by"):
             _ = model.anatomy
         return model
 
@@ -124,25 +156,25 @@ class BridgedFiles(ModelFiles):
         return self.model.blueprint
 
     @contextmanager
-    def _reading(self, what: str) -> Iterator[None]:
-        """Errors of transformers, as errors about this checkpoint."""
-        try:
-            with quiet():
-                yield
-        except Exception as error:
-            raise CheckpointError(f"{self.path}: transformers cannot read {what}: {reason_of(error)}.") from error
+    def _explained(self, doing: str) -> Iterator[None]:
+        """Without notes of transformers, and with its errors as errors about this checkpoint."""
+        reference = vars(self).get("reference_config")
+        with explained(self.path, self.checkpoint.config, doing, getattr(reference, "attribute_map", {})), quiet():
+            yield
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' own notes and bars."""
+    """Without transformers' own notes, warnings and bars."""
     from transformers.utils import logging as theirs
 
     level, has_bars = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
     theirs.set_verbosity(logging.ERROR)
     theirs.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         theirs.set_verbosity(level)
         if has_bars:
@@ -151,26 +183,24 @@ def quiet() -> Iterator[None]:
 
 def bridged(opened: ModelFiles, dtype: str | None = None) -> ModelFiles:
     """The same checkpoint as transformers computes it, where no file here describes its model type; else itself."""
-    kind = opened.checkpoint.config.get("model_type") if isinstance(opened.checkpoint, FolderCheckpoint) else None
-    if not isinstance(kind, str) or kind in model_types():
+    config = opened.checkpoint.config if isinstance(opened.checkpoint, FolderCheckpoint) else {}
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or has_family(kind):
         return opened
-    try:
-        _ = read_text_config(opened.checkpoint.config) or opened.config
-    except ConfigError as error:
-        if find_spec("transformers") is None:
-            raise ConfigError(
-                f"{error} If transformers knows it, it can be computed so: {install('transformers')}."
-            ) from error
-        if not _is_known(kind):
-            raise
-    else:
-        return opened
+    if (installed := installed_version()) is None:
+        try:
+            _ = opened.config
+        except ConfigError as error:
+            raise ConfigError(f"{error} If {LIBRARY} knows it, it can be computed so: {install(LIBRARY)}.") from error
+    if not classes(kind):
+        raise ConfigError(
+            f"{opened.path / 'config.json'}: config field 'model_type' is {kind!r}, which is neither a family of "
+            f"Glassformer's own nor one for texts of the installed {LIBRARY} {installed}."
+            f"{did_you_misspell(kind, {*model_types(), *text_model_types()})} docs/models.md lists the families."
+        )
     if opened.adapters or opened.model_type is not None:
         raise CheckpointError(f"{opened.name}: {kind} is no family of Glassformer's own, and adapters need one.")
-    found = BridgedFiles(**{part.name: getattr(opened, part.name) for part in fields(ModelFiles)}, dtype=dtype)
-    _ = found.config
-    note(f"{opened.name}: {kind} is no family of Glassformer's own, so transformers computes it.")
-    return found
+    return BridgedFiles(**{part.name: getattr(opened, part.name) for part in fields(ModelFiles)}, dtype=dtype)
 
 
 def check_bridged_options(opened: BridgedFiles, **options: Any) -> None:
@@ -181,35 +211,3 @@ def check_bridged_options(opened: BridgedFiles, **options: Any) -> None:
                 f"{opened.name} is computed by transformers, and {spell(name)} is for Glassformer's own families. "
                 "Leave it out."
             )
-
-
-def _is_known(kind: str) -> bool:
-    """Whether transformers has a class for texts for a model type."""
-    from transformers.models.auto import configuration_auto, modeling_auto
-
-    texts = (name for head, name in HEADS.items() if head != "base")
-    return kind in vars(configuration_auto)["CONFIG_MAPPING_NAMES"] and any(
-        kind in getattr(modeling_auto, name) for name in texts
-    )
-
-
-def _model_class(config: Any) -> tuple[Head, str]:
-    """The head and the class of a checkpoint: its architecture, or the first kind of head that its model type has."""
-    from transformers.models.auto import modeling_auto
-
-    architecture = (config.architectures or [""])[0]
-    kind, pair = config.model_type, bool(getattr(config, "is_encoder_decoder", False))
-    classes = {head: _names(getattr(modeling_auto, name).get(kind)) for head, name in HEADS.items()}
-    for head, names in classes.items():
-        if architecture in names and (head != "seq2seq" or pair):
-            return head, architecture
-    if architecture:
-        raise ConfigError(
-            f"config field 'architectures' is {architecture!r}, which has none of the heads that are known here. Take one "
-            f"of {', '.join(sorted({name for names in classes.values() for name in names}))}."
-        )
-    return next((head, names[0]) for head, names in classes.items() if names and (head != "seq2seq" or pair))
-
-
-def _names(classes: Any) -> tuple[str, ...]:
-    return (classes,) if isinstance(classes, str) else tuple(classes or ())

@@ -7,14 +7,58 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from glassformer.blueprints import Blueprint, Op, Weight
 from glassformer.ops.activate import Activate
+from glassformer.ops.computed import Computed
 from glassformer.see.journey.view import Stage
 
 BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8}
 SHORT_NAME = 20  # characters of a weight's name that leave room for what is around it
+
+
+@dataclass(frozen=True)
+class Face:
+    """The lines of Python that give the values around a model's sites, by the Auto classes or by `glass.load`."""
+
+    text: str
+    ids: str  # of the texts and the tokenizer's options
+    sites: str  # of an encoder-decoder's target
+    parameter: str
+    scores: str
+    best: str
+    decoded: str
+    batch: tuple[int, ...] = (1,)  # axes before those of one text
+    start: str = ""  # of the id that a target begins with
+
+    @staticmethod
+    def of(blueprint: Blueprint) -> Face:
+        """What no Auto class computes, `glass.load` does."""
+        return LOADED if any(isinstance(op, Computed) for op in blueprint.ops) else AUTO
+
+
+AUTO = Face(
+    text="{name}  # all of part 1",
+    ids='tokens = tokenizer({arguments}, return_tensors="pt")',
+    start="start = torch.tensor([[{begin}]])",
+    sites='at = model(**tokens{target}, watch="*").sites',
+    parameter='model.get_parameter("{name}")',
+    scores="scores = model(**tokens{target}).logits[:, -1]",
+    best="best = scores.topk(1).indices",
+    decoded="tokenizer.decode(best)",
+)
+LOADED = Face(
+    text="{name}  # all of part 1; model = glass.load(…)",
+    ids='ids = model.tokenizer({arguments})["input_ids"]',
+    sites='at = model.read_ids(ids).values("*")',
+    parameter='model.weight("{name}")',
+    scores='scores = at["scores"][-1]',
+    best="best = [int(scores.argmax())]",
+    decoded="model.tokenizer.batch_decode([best])",
+    batch=(),
+)
 
 
 def stages(
@@ -40,19 +84,20 @@ def stages(
     """
     writes = blueprint.head == "seq2seq"
     begin = "model.config.decoder_start_token_id" if start is None else start
-    builder = StageBuilder(blueprint, axis_sizes(blueprint, length), dtype, stored)
-    arguments = (", pair" if pair is not None else "") + (", add_special_tokens=False" if plain else "")
+    face = Face.of(blueprint)
+    builder = StageBuilder(blueprint, axis_sizes(blueprint, length), dtype, stored, face)
+    arguments = "text" + (", pair" if pair is not None else "") + (", add_special_tokens=False" if plain else "")
     target = ", decoder_input_ids=start" if writes else ""
     texts = {"text": text, "pair": pair}
     rows = [
         *(
-            Stage(name, (len(value),), f"{name}  # all of part 1", bytes=len(value.encode(errors="replace")), dtype="utf-8")
+            Stage(name, (len(value),), face.text.format(name=name), bytes=len(value.encode(errors="replace")), dtype="utf-8")
             for name, value in texts.items()
             if value is not None
         ),
-        Stage("ids", (1, length), f'tokens = tokenizer(text{arguments}, return_tensors="pt")', **_ids(length)),
-        *([Stage("start", (1, 1), f"start = torch.tensor([[{begin}]])", **_ids(1))] if writes else []),
-        Stage("sites", (len(blueprint.sites),), f'at = model(**tokens{target}, watch="*").sites'),
+        Stage("ids", (*face.batch, length), face.ids.format(arguments=arguments), **_ids(length)),
+        *([Stage("start", (1, 1), face.start.format(begin=begin), **_ids(1))] if writes and face.start else []),
+        Stage("sites", (len(blueprint.sites),), face.sites.format(target=target)),
         *builder.stages(),
     ]
     if blueprint.head == "base" and isinstance(blueprint.ops[-1], Activate):  # a pooler, which the output gives by name
@@ -60,12 +105,12 @@ def stages(
         rows.append(Stage("pooled", shape, "model(**tokens).pooler_output", **builder.value(shape)))
     if blueprint.head not in ("causal", "seq2seq"):
         return rows
-    shape = (1, _last(blueprint))
+    scored = (*face.batch, _last(blueprint))
     return [
         *rows,
-        Stage("next scores", shape, f"scores = model(**tokens{target}).logits[:, -1]", **builder.value(shape)),
-        Stage("best id", (1, 1), "best = scores.topk(1).indices", **_ids(1)),
-        Stage("next text", (1,), "tokenizer.decode(best)", dtype="utf-8"),
+        Stage("next scores", scored, face.scores.format(target=target), **builder.value(scored)),
+        Stage("best id", (*face.batch, 1), face.best, **_ids(1)),
+        Stage("next text", (1,), face.decoded, dtype="utf-8"),
     ]
 
 
@@ -88,9 +133,11 @@ def _last(blueprint: Blueprint) -> int:
 class StageBuilder:
     """A blueprint's sites as stages, with the sizes of a real text."""
 
-    def __init__(self, blueprint: Blueprint, sizes: Mapping[str, int], dtype: str, stored: Mapping[str, int] | None) -> None:
+    def __init__(
+        self, blueprint: Blueprint, sizes: Mapping[str, int], dtype: str, stored: Mapping[str, int] | None, face: Face
+    ) -> None:
         self.ops = blueprint.ops
-        self.sizes, self.dtype, self.stored = sizes, dtype, stored
+        self.sizes, self.dtype, self.stored, self.face = sizes, dtype, stored, face
         self.weights, self.shared = _weights(blueprint)
 
     def stages(self) -> list[Stage]:
@@ -133,14 +180,15 @@ class StageBuilder:
             op, weights = self.ops[index], self.weights.get(index, [])
             count = sum(weight.elements for weight in weights)
             for site, shape in [*op.inner_sites.items(), *([(op.site, op.shape)] if op.site else [])]:
-                real = tuple(self.sizes[size] if isinstance(size, str) else size for size in shape)
+                axes = shape if self.face.batch else (axis for axis in shape if axis != "batch")
+                real = tuple(self.sizes[axis] if isinstance(axis, str) else axis for axis in axes)
                 used: dict[str, Any] = {"stored": 0}
                 if site == op.site:
                     used = {"parameters": count, "stored": self._bytes(weights), "shares": self.shared.get(index, "")}
                 rows.append(Stage(site, real, f'at["{site}"]', _module(op, weights), blocks=blocks, stack=op.stack,
                                   **used, **self.value(real)))  # fmt: skip
             if op.site is None and weights:
-                python = f'model.get_parameter("{weights[0].name}")'
+                python = self.face.parameter.format(name=weights[0].name)
                 rows.append(Stage(_short_name(weights[0].name), weights[0].shape, python, op.module, count, blocks, op.stack,
                                   stored=self._bytes(weights)))  # fmt: skip
         return rows
