@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,23 @@ def _families(value: Any) -> set[str]:
     return {part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, str) and part in FAMILIES}
 
 
+def _is_of_another_family(item: object) -> bool:
+    """Whether a test is run for a family that is not representative, and need not be quick for each."""
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return False
+    others = {family for value in item.callspec.params.values() for family in _families(value)} - set(REPRESENTATIVE)
+    return bool(others) and item.get_closest_marker("every_family") is None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
+    """A run without sweeps drops them where they are made: to go through thousands of them again and again takes seconds."""
+    made = yield
+    if sweeps.wanted() or not isinstance(made, list):
+        return made
+    return [item for item in made if not _is_of_another_family(item)]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of tests that are run for each family, those of the representative families are quick, and the others are sweeps.
@@ -69,9 +86,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     test that must be quick for every family is marked `every_family`, one whose combinations matter `every_combination`.
     """
     for item in items:
-        parameters = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
-        others = {family for value in parameters for family in _families(value)} - set(REPRESENTATIVE)
-        if others and item.get_closest_marker("every_family") is None:
+        if _is_of_another_family(item):
             item.add_marker("sweep")
     quick = [item for item in items if not {mark.name for mark in item.iter_markers()} & {"sweep", "every_combination"}]
     for item in sweeps.beyond_covering(quick):
@@ -265,4 +280,4 @@ def _same_random_numbers() -> None:
 
     if "torch" in sys.modules:
         torch: Any = sys.modules["torch"]
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)  # what seeds all devices formats a stack for each: two milliseconds a test

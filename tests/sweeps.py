@@ -35,6 +35,11 @@ def mostly_swept(values: Iterable[Any], *quick: Any) -> list[Any]:
     return [parameter for parameter, value in zip(marked, every, strict=True) if _wanted or value in quick]
 
 
+def wanted() -> bool:
+    """Whether this run may choose sweeps."""
+    return _wanted
+
+
 def examples(quick: int, many: int) -> int:
     """How many examples hypothesis tries: few at every run, more where the sweeps are run."""
     return many if _wanted else quick
@@ -69,12 +74,18 @@ def _parts(value: Any) -> list[Hashable]:
 
 def covering(tests: Mapping[Test, AbstractSet[Hashable]]) -> set[Test]:
     """So few tests that each choice is in one of them, and none in many more than the others."""
-    missing, used, kept = set[Hashable]().union(*tests.values()), Counter[Hashable](), set[Test]()
+    held = Counter(choice for choices in tests.values() for choice in choices)
+    kept = {test for test, choices in tests.items() if all(held[choice] == 1 for choice in choices)}  # as with one parameter
+    left = {test: choices for test, choices in tests.items() if test not in kept}
+    missing, used = set[Hashable]().union(*left.values()), Counter[Hashable]()
     while missing:
-        best = max(tests, key=lambda test: (len(tests[test] & missing), -sum(used[choice] for choice in tests[test])))
+        new = {test: len(choices & missing) for test, choices in left.items()}
+        most = max(new.values())
+        left = {test: choices for test, choices in left.items() if new[test]}
+        best = min((test for test in left if new[test] == most), key=lambda test: sum(used[choice] for choice in left[test]))
         kept.add(best)
-        missing -= tests[best]
-        used.update(tests[best])
+        missing -= left[best]
+        used.update(left.pop(best))
     return kept
 
 
