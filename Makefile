@@ -82,9 +82,10 @@ endef
 .venv/developing: pyproject.toml constraints.txt # --no-compile: of 25,000 files most are never imported
 	$(CHECK_PYTHON)
 	@$(PYTHON) -m venv .venv
-	@echo "Setting up .venv for development: two to four minutes…"
-	@$(INSTALL) '.[dev]' --no-compile
-	@$(ADD) --no-compile --no-deps $(TRANSFORMERLENS)
+	@echo "Setting up .venv for development: two to four minutes; meanwhile the CPU engine is built for the tests, once…"
+	@PYTHONPATH=src $(PYTHON) -c 'from glassformer.engine.cpu import build; build.library(every_level=True)' 2>/dev/null & engine=$$!; \
+	{ $(INSTALL) '.[dev]' --no-compile && $(ADD) --no-compile --no-deps $(TRANSFORMERLENS); } || { kill $$engine; exit 1; }; \
+	wait $$engine || true  # the tests say what is wrong with the compiler
 	@touch .venv/installed $@
 
 .venv/packaging: .venv/installed
