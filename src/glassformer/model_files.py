@@ -10,10 +10,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from glassformer.adapters import MODES, PEFT_CONFIG, AdapterMode, apply_adapters, is_adapter, read_adapter, with_adapter_ops
-from glassformer.blueprints import Blueprint, Config, Head, blueprint, drafts, read_config, read_text_config
+from glassformer.blueprints import (
+    Blueprint,
+    Config,
+    Head,
+    blueprint,
+    changed_config,
+    drafts,
+    read_config,
+    read_text_config,
+    variant_field,
+)
 from glassformer.blueprints.multimodal import TEXT_FAMILIES, text_tensors
 from glassformer.checkpoint import Checkpoint, StoredTensor, open_at, tiktoken_ranks
 from glassformer.checkpoint.catalogue import CATALOGUE
@@ -71,7 +81,7 @@ class ModelFiles:
     model_type: str | None = None  # of the class that loads it, for a config that has none
     adapters: tuple[tuple[str, float], ...] = ()  # by name, each with its weight
     adapter_ranks: Mapping[str, int] = field(default_factory=dict)  # of the updates beside the weights, by module
-    config_changes: Mapping[str, Any] = field(default_factory=dict)  # what adapters make of the config
+    config_changes: Mapping[str, Any] = field(default_factory=dict)  # what adapters, or a variant, make of the config
     head_override: Head | None = None  # an adapter's
     tokenizer_path: Path | None = None  # an adapter's folder that has a tokenizer
 
@@ -83,7 +93,12 @@ class ModelFiles:
     def config(self) -> Config:
         with errors_name(self.path, "config.json"):
             config = read_text_config(self.checkpoint.config) or read_config(self.checkpoint.config, self.model_type)
-        return config.with_changes(self.config_changes) if self.config_changes else config
+        return changed_config(config, self.config_changes) if self.config_changes else config
+
+    def with_variant(self, changes: Mapping[str, Any]) -> Self:
+        """As another variant of its family, where a change of the config's fields makes it one."""
+        name = variant_field(self.config.model_type)
+        return replace(self, config_changes={**self.config_changes, name: changes[name]}) if name in changes else self
 
     @cached_property
     def settings(self) -> GenerationConfig:
@@ -439,7 +454,7 @@ class AutoConfig:
         `trust_remote_code` is accepted for familiarity: no code from a checkpoint is ever run.
         """
         with allowing_remote_code(trust_remote_code, os.fspath(name)):
-            config = open_model(name, "config").config.with_changes(changes)
+            config = changed_config(open_model(name, "config").config, changes)
         config.name_or_path = os.fspath(name)
         return config
 

@@ -48,7 +48,8 @@ def number_fields(family: str) -> list[str]:
     """The fields of a family's config that are numbers, or lists of them, under the names that its files have."""
     cls = config_class(family)
     hints = get_type_hints(cls)
-    names = [f.name for f in fields(cls) if any(matches_type(value, hints[f.name]) for value in (5, 0.5))]
+    typed = (f.name for f in fields(cls) if hints[f.name] is not Any)  # the others have configs of their own
+    names = [name for name in typed if any(matches_type(value, hints[name]) for value in (5, 0.5))]
     return [cls.own_name(name) for name in names]
 
 

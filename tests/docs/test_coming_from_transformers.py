@@ -233,6 +233,18 @@ def _windows(ours: Any, theirs: Any, folder: Path, caplog: pytest.LogCaptureFixt
     assert torch.allclose(pattern[:, :, 1:, 0], expected.encoder_attentions[0][:, :, 1:, 0], atol=1e-6)
 
 
+@difference("A text that T5Gemma classifies with both stacks has the scores of the text alone, in a padded batch too.")
+@torch.no_grad()
+def _classified(ours: Any, theirs: Any, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The reference's decoder reads a padded text to its end, and one without padding but for its last token."""
+    models = load_pair(write_model(folder, "t5gemma", "sequence"), "sequence")
+    alone = torch.arange(5, 9)[None]
+    padded, mask = torch.cat((alone, torch.zeros_like(alone)), 1), (torch.arange(8) < 4).long()[None]
+    expected = models.theirs(alone).logits
+    assert not torch.allclose(models.theirs(padded, attention_mask=mask).logits, expected, atol=1e-3)
+    assert torch.allclose(models.ours(padded, attention_mask=mask).logits, expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("text", DIFFERENCES)
 def test_what_differs_does_so(text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     models = load_pair(write_model(tmp_path, "llama", "causal"), "causal")

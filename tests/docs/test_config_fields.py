@@ -53,6 +53,7 @@ PREPARED: Mapping[str, set[str]] = {  # by family: what its config reads and kee
     "gpt_neox": {*ROPE, "rotary_pct", "rotary_emb_base"},
     "switch_transformers": {"num_experts_per_tok"},
     "t5gemma": {*ROPE, "sliding_window_pattern", "decoder"},
+    "t5gemma_encoder": {*ROPE, "sliding_window_pattern", "encoder", "decoder"},
     "gemma3_text": {*ROPE, "rope_local_base_freq", "sliding_window_pattern"},
     "embedding_gemma": {*ROPE, "rope_local_base_freq", "sliding_window_pattern"},
     "eurobert": ROPE,

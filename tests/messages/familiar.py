@@ -302,6 +302,12 @@ MESSAGES: dict[str, list[Entry]] = {
          lambda: AutoConfig.from_pretrained(
              write("nested/config.json", '{"model_type": "gemma3", "text_config": "llama"}').parent),
          "…/nested/config.json: config field 'text_config' is 'llama'; it must be an object."),
+        (ConfigError, lambda: glassformer.AutoModelForTextEncoding.from_pretrained(path("t5gemma", "seq2seq")),
+         "a t5gemma model cannot be loaded as AutoModelForTextEncoding. Use AutoModel. With is_encoder_decoder=False it is "
+         "opened as one."),
+        (ConfigError, lambda: glassformer.T5GemmaEncoderModel.from_pretrained(path("t5gemma", "seq2seq")),
+         "…: holds a t5gemma model, which T5GemmaEncoderModel cannot be. Use T5GemmaModel, or the Auto class, which finds "
+         "the right one. With is_encoder_decoder=False it is opened as one."),
         (ConfigError, lambda: glassformer.AutoModelForTextEncoding.from_pretrained(path("llama")),
          "a llama model cannot be loaded as AutoModelForTextEncoding. Use AutoModel."),
         (ConfigError, lambda: glassformer.AutoModelForPreTraining.from_pretrained(path("albert", "masked")),

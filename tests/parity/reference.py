@@ -25,6 +25,7 @@ from tests.parity.configs import (
     FAMILIES,
     HEADS,
     LLAMA3_ROPE,
+    MAIN,
     PAIRS,
     RANDOM,
     RECURRENT,
@@ -54,6 +55,7 @@ __all__ = [
     "FAMILIES",
     "HEADS",
     "LLAMA3_ROPE",
+    "MAIN",
     "NOT_ON_GPU",
     "NOT_SPLIT",
     "ON_GPU",
@@ -80,19 +82,20 @@ AUTO = {  # our word for a head: how its Auto class ends, with the reference and
 
 def config(model_type: str, **changes: Any) -> Any:
     fields = {**TINY[model_type], **changes}
-    if model_type == "t5gemma":  # whose stacks have configs of their own, here changed alike
+    if model_type.startswith("t5gemma"):  # whose stacks have configs of their own, here changed alike
         alike = {name: changes[name] for name in changes.keys() & T5GemmaModuleConfig().to_dict().keys()}
         fields |= {stack: {**fields[stack], **alike} for stack in ("encoder", "decoder")}
     if model_type == "gemma4_text":  # whose blocks have a vector for each token, too
         fields["vocab_size_per_layer_input"] = fields["vocab_size"]
     if model_type == "embedding_gemma":  # which is Gemma 3 by a field
         return transformers.AutoConfig.for_model("gemma3_text", use_bidirectional_attention=True, **fields)
-    return transformers.AutoConfig.for_model(model_type, **fields)
+    return transformers.AutoConfig.for_model(model_type.removesuffix("_encoder"), **fields)  # T5Gemma's is one by a field
 
 
 def auto(head: str, model_type: str = "") -> Any:
     """The reference's Auto class for a head: by our word for it, or by its own."""
     head = "causal" if model_type == "embedding_gemma" and head == "masked" else head
+    head = "TextEncoding" if model_type == "t5gemma_encoder" and head == "base" else head
     ending = AUTO.get(head, head)
     return getattr(transformers, f"AutoModelFor{ending}" if ending else "AutoModel")
 

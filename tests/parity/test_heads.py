@@ -21,7 +21,7 @@ from tests.sweeps import swept
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-MAIN = {family: next(h for h in ("causal", "masked", "seq2seq") if h in heads) for family, heads in reference.HEADS.items()}
+MAIN = reference.MAIN
 NEW = tuple(family for family in reference.FAMILIES if family not in ("llama", "mistral", "qwen2", "qwen3"))
 QUICK = [
     (family, head, seed)

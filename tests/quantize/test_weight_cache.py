@@ -60,6 +60,7 @@ WIDE: dict[str, dict[str, Any]] = {  # rows of 64 and the like, so that somethin
     "t5": T5, "mt5": {**T5, "feed_forward_proj": "relu"}, "umt5": {**T5, "feed_forward_proj": "relu"},
     "switch_transformers": T5,
     **dict.fromkeys((*reference.BARTS, "led"), BART), "t5gemma": DECODER,
+    "t5gemma_encoder": {**DECODER, "num_labels": 64},
 }  # fmt: skip
 SMALL = (
     "position",
@@ -110,7 +111,7 @@ def test_requantize_every_family(family: str, kind: str, tmp_path: Path) -> None
         if one is source:
             continue
         packed += 1
-        table = "embed" in name or "wte" in name or "shared." in name or name == "lm_head.weight"
+        table = "embed" in name or "wte" in name or "shared." in name or name in ("lm_head.weight", "score.out_proj.weight")
         table = table and not name.endswith(("project.weight", "mapping_in.weight"))  # of what is embedded
         table = table and "unembed" not in name
         assert one.kind == ("Q8_0" if table else kind.upper()), name

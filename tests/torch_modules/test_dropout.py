@@ -59,7 +59,7 @@ RATES: dict[str, dict[str, float]] = {  # each its own, so that none can stand i
     "mt5": {"dropout_rate": 0.21},
     "umt5": {"dropout_rate": 0.21},
     "switch_transformers": {"dropout_rate": 0.21},
-    "t5gemma": {**LLAMA, "dropout_rate": 0.11},
+    **{key: {**LLAMA, "dropout_rate": 0.11, "classifier_dropout_rate": 0.41} for key in ("t5gemma", "t5gemma_encoder")},
     **{family: {**BART, "classifier_dropout": 0.41} for family in ("bart", "mbart")},
     **dict.fromkeys(("marian", "pegasus", "m2m_100", "blenderbot", "blenderbot-small", "led"), BART),
     "scratch": {"dropout": 0.21},
@@ -70,7 +70,7 @@ ATTENTION = {
     "scratch": "dropout",
     **{family: name for family in reference.ENCODERS if (name := "attention_probs_dropout_prob") in RATES[family]},
 }  # fmt: skip
-MAIN = {family: next(h for h in ("causal", "masked", "seq2seq") if h in heads) for family, heads in reference.HEADS.items()}
+MAIN = reference.MAIN
 SCRATCH = {"model_type": "scratch", "d_model": 24, "num_blocks": 2, "num_heads": 3, "context_length": 16}
 DROPPING = tuple(family for family in reference.FAMILIES if RATES.get(family) != {})  # the others have nothing to drop out
 FAMILIES = (*DROPPING, "scratch")

@@ -15,12 +15,15 @@ from typing import Any
 from glassformer.blueprints import multimodal
 from glassformer.blueprints.blueprint import Blueprint
 from glassformer.blueprints.config import Config, Head
-from glassformer.ground.errors import ConfigError, did_you_misspell
+from glassformer.ground.errors import ConfigError, did_you_misspell, spell
 from glassformer.ops.op import Op, Weight
 from glassformer.ops.rope import Rope
 
 FORMER_TYPES = {"new": "gte"}  # model types as a family's authors called them, before transformers had it
-VARIANTS = {("gemma3_text", "use_bidirectional_attention"): "embedding_gemma"}  # families whose files say it by a field
+VARIANTS: Mapping[tuple[str, str, bool], str] = {  # families whose files say it by a field of another's
+    ("gemma3_text", "use_bidirectional_attention", True): "embedding_gemma",
+    ("t5gemma", "is_encoder_decoder", False): "t5gemma_encoder",
+}
 SHARED = frozenset(
     {
         "blueprint", "bounds", "bridged", "config", "drafts", "gated_delta", "layer_types", "mla", "multimodal",
@@ -81,9 +84,30 @@ def read_config(raw: Mapping[str, Any], default_type: str | None = None) -> Conf
             f"BertForMaskedLM, or add the field: one of {', '.join(model_types())}."
         )
     known = FORMER_TYPES.get(model_type, model_type) if isinstance(model_type, str) else model_type
-    variants = (kind for (whole, name), kind in VARIANTS.items() if known == whole and raw.get(name))
+    variants = (kind for (whole, name, value), kind in VARIANTS.items() if known == whole and raw.get(name) is value)
     config: Config = module_for(next(variants, known)).Config.read(raw)
     return config
+
+
+def variant_field(model_type: str) -> str:
+    """The field by which files tell a family and a variant of it apart; "": this one has no variants."""
+    return next((name for (whole, name, _), kind in VARIANTS.items() if model_type in (whole, kind)), "")
+
+
+def variant_hint(model_type: str, wanted: str) -> str:
+    """The field that opens a family's files as a variant of it, for the end of a message; nothing where there is none."""
+    fields = (spell(name, value) for (whole, name, value), kind in VARIANTS.items() if (whole, kind) == (model_type, wanted))
+    return next((f" With {field} it is opened as one." for field in fields), "")
+
+
+def changed_config(config: Config, changes: Mapping[str, Any]) -> Config:
+    """A config with some fields changed; that of a variant, where one of them makes it one."""
+    name = variant_field(config.model_type)
+    if isinstance(chosen := changes.get(name), bool):
+        other = read_config({**config.to_dict(), name: chosen})
+        config = config if type(other) is type(config) else other
+        changes = {key: value for key, value in changes.items() if key != name}
+    return config.with_changes(changes)
 
 
 def read_text_config(raw: Mapping[str, Any]) -> Config | None:
@@ -102,6 +126,6 @@ def blueprint(config: Config, head: Head | None = None) -> Blueprint:
 
 
 __all__ = [
-    "Blueprint", "Config", "Head", "Op", "Rope", "Weight", "blueprint", "has_family", "model_types", "module_for",
-    "read_config", "read_text_config", "title_of",
+    "Blueprint", "Config", "Head", "Op", "Rope", "Weight", "blueprint", "changed_config", "has_family", "model_types",
+    "module_for", "read_config", "read_text_config", "title_of", "variant_field", "variant_hint",
 ]  # fmt: skip

@@ -193,6 +193,7 @@ class Family:
     shares_embedding: bool = True  # an encoder-decoder has a token embedding beside its stacks
     global_tokens: bool = False  # a caller may choose some tokens of a source, which all others see and which see all
     shifts_source: bool = False  # without a target, the decoder gets the source itself, shifted right
+    classifies_target: bool = False  # that is so below a head for labels alone, which are those of the decoder's tokens
 
     def prefix(self, head: Head) -> str:
         """What the names of the base's modules begin with, in a model with this head."""

@@ -97,8 +97,9 @@ BOUNDS: Mapping[str, Bounds] = {  # of every number in any family's config
     **dict.fromkeys(
         (
             "attention_dropout", "activation_dropout", "attention_probs_dropout_prob", "attn_pdrop", "classifier_dropout",
-            "classifier_dropout_prob", "dropout", "dropout_rate", "embd_pdrop", "embedding_dropout", "hidden_dropout",
-            "hidden_dropout_prob", "mlp_dropout", "pooler_dropout", "qa_dropout", "resid_pdrop", "residual_dropout",
+            "classifier_dropout_prob", "classifier_dropout_rate", "dropout", "dropout_rate", "embd_pdrop",
+            "embedding_dropout", "hidden_dropout", "hidden_dropout_prob", "mlp_dropout", "pooler_dropout", "qa_dropout",
+            "resid_pdrop", "residual_dropout",
             "seq_classif_dropout",
         ),
         SHARE,

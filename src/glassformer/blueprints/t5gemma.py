@@ -12,8 +12,8 @@ from glassformer.blueprints.layer_types import object_field
 from glassformer.ops.rope import Rope
 
 WHOLE = (  # fields of files that are of both stacks; the others are the decoder's
-    "architectures", "dtype", "dropout_rate", "attention_dropout", "tie_word_embeddings", "decoder_start_token_id",
-    "id2label", "label2id", "problem_type",
+    "architectures", "dtype", "dropout_rate", "attention_dropout", "classifier_dropout_rate", "tie_word_embeddings",
+    "decoder_start_token_id", "id2label", "label2id", "problem_type",
 )  # fmt: skip
 BOTH = ("bos_token_id", "eos_token_id", "pad_token_id", "initializer_range", "use_cache")  # the whole's and the decoder's
 IMPLIED = ("model_type", "is_decoder", "cross_attention_hidden_size", "dropout_rate", "attention_dropout")  # of a stack
@@ -47,6 +47,7 @@ class Config(gemma2.Config):
 
     encoder: Any = None  # its own config; by default it is as large as the decoder
     dropout_rate: float = 0.0
+    classifier_dropout_rate: float = 0.0
     decoder_start_token_id: int | None = 2
 
     @classmethod
@@ -100,7 +101,7 @@ LAYER = (
 PROJECTIONS = "q_proj k_proj v_proj o_proj"
 FAMILY = Family(
     name="T5Gemma",
-    heads=("seq2seq",),
+    heads=("seq2seq", "sequence", "token"),
     modules={
         "": "Model encoder decoder",
         "encoder": f"Encoder {STACK}",
@@ -111,8 +112,10 @@ FAMILY = Family(
         "cross_attn": f"CrossAttention {PROJECTIONS}",
         "mlp": "MLP gate_proj up_proj down_proj act_fn dropout",
         "lm_head": "LMHead",
+        "score": "ClassificationHead dropout out_proj",
     },
     shares_embedding=False,
+    classifies_target=True,
     scaled_vectors=True,
     scaled_source=True,
 )
@@ -167,4 +170,12 @@ def blueprint(c: Config, head: Head = "seq2seq") -> Blueprint:
     x = stack(b, c, c.dropout_rate, base, "decoder", encoded)
     if head == "seq2seq":
         b.scores(x, "lm_head.out_proj", c.vocab_size, tied=c.tie_word_embeddings, softcap=c.final_logit_softcapping)
+    return build_with_labels(b, x, head, c.classifier_dropout_rate)
+
+
+def build_with_labels(b: Builder, x: Value, head: Head, rate: float) -> Blueprint:
+    """Add the scores of labels, where the head has those, and build; `rate`: of their dropout."""
+    if head in ("sequence", "token"):
+        x = b.pool(x, "last") if head == "sequence" else x
+        b.scores(x, "score.out_proj", b.config.label_count, bias=True, dropout=rate, dropout_module="score.dropout")
     return b.build(head)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar
 
 from glassformer import blueprints
@@ -32,8 +32,11 @@ def model_class(model_type: str, head: str) -> type[Any]:
     if head == "EncoderModel" and (encoder := encoder_class_for(model_type)) is not None:
         base = encoder
     elif head == "EncoderModel" and not issubclass(base, Encoder):
-        raise ConfigError(f"a {model_type} model cannot be loaded as AutoModelForTextEncoding. Use AutoModel.")
-    body: dict[str, Any] = {"__module__": __name__, "base_class": base}
+        hint = blueprints.variant_hint(model_type, f"{model_type}_encoder")
+        raise ConfigError(f"a {model_type} model cannot be loaded as AutoModelForTextEncoding. Use AutoModel.{hint}")
+    body: dict[str, Any] = {
+        "__module__": __name__, "base_class": base, "in_family": staticmethod(partial(model_class, head=head)),
+    }  # fmt: skip
     if head in ("Model", "EncoderModel"):
         return type(base.__name__, (PreTrainedModel, base), body)
     kind: type[ModelWithHead] = head_class(base, head)

@@ -17,12 +17,12 @@ from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from glassformer.blueprints import Config
+from glassformer.blueprints import Config, changed_config, variant_hint
 from glassformer.blueprints.drafts import no_head
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.legacy_names import resolve_names
@@ -121,6 +121,7 @@ class FromPretrained:
         """
         opened = open_model(name, model_type=cls.default_model_type(), adapter=adapter)
         with allowing_remote_code(trust_remote_code, opened.name):
+            opened = opened.with_variant(changes)
             kind = cls.class_for(opened)
         chosen = parse_dtype(dtype if dtype is not None else torch_dtype)
         model = load(kind, opened, chosen, key_mapping, changes, ignore_mismatched_sizes, for_engine=True)
@@ -192,6 +193,7 @@ class PreTrainedModel(FamiliarClass, FromPretrained, ModelParts):
     generation_config: GenerationConfig
     base_class: type[BaseModel]
     base_model: BaseModel
+    in_family: ClassVar[Callable[[str], type[Any]]]  # the class with the same head, by model type
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)  # type: ignore[call-arg]
@@ -247,12 +249,16 @@ class PreTrainedModel(FamiliarClass, FromPretrained, ModelParts):
 
     @classmethod
     def class_for(cls, opened: ModelFiles) -> type[Any]:
-        if opened.config.model_type != cls.base_class.config_class.model_type:
-            raise ConfigError(
-                f"{opened.path}: holds a {opened.config.model_type} model, which {cls.__name__} cannot be. "
-                f"Use {cls.class_name_for(opened.config.model_type)}, or the Auto class, which finds the right one."
-            )
-        return cls
+        model_type = opened.config.model_type
+        if model_type == (own_type := cls.base_class.config_class.model_type):
+            return cls
+        name = cls.class_name_for(model_type)
+        if base_class_for(model_type).declared.file_classes.get(name) == cls.__name__:  # a variant of the family
+            return cls.in_family(model_type)
+        raise ConfigError(
+            f"{opened.path}: holds a {model_type} model, which {cls.__name__} cannot be. "
+            f"Use {name}, or the Auto class, which finds the right one.{variant_hint(model_type, own_type)}"
+        )
 
     @classmethod
     def class_name_for(cls, model_type: str) -> str:
@@ -337,7 +343,7 @@ def load(
     `packed`: matrices that stay packed, by weight; the model is for passes and gradients of activations then.
     `for_engine`: remember what the parameters are expanded from, so that the CPU engine can run the model in their place.
     """
-    config = opened.config.with_changes(changes or {})
+    config = changed_config(opened.config, changes or {})
     opened.check_sizes(config)
     kept = opened.kept_tensors
     stored = {name: tensor for name, tensor in opened.tensors.items() if name not in kept}

@@ -68,10 +68,10 @@ class Rotate(Op):
         return x
 
     def write_modules(self, derivation: Any, index: int) -> None:
-        homes = ((), derivation.root(self))  # of the tables of all stacks, and of its own
-        ropes = derivation.config.ropes.items()
-        name = next(name for name, rope in ropes if rope == self.rope and path_of(name)[:-1] in homes)
-        derivation.add(index, path_of(self.module), step(rotate, name))
+        path, ropes = path_of(self.module), derivation.config.ropes.items()
+        around = [path[:length] for length in range(len(path))]  # a table may be its stack's
+        name = next(name for name, rope in ropes if rope == self.rope and path_of(name)[:-1] in around)
+        derivation.add(index, path, step(rotate, name))
 
     def lower(self, writer: ProgramWriter, index: int) -> None:
         """Nothing yet: done by the attention that reads them."""

@@ -24,6 +24,7 @@ from glassformer.torch.arguments import ForwardArguments, WatchLike, arguments_o
 from glassformer.torch.base import IGNORED, BaseModel, holds
 from glassformer.torch.container import FamilyModule, attach_module, label_modules
 from glassformer.torch.outputs import (
+    BaseModelOutputWithPast,
     CausalLMOutputWithPast,
     MaskedLMOutput,
     ModelOutput,
@@ -105,6 +106,28 @@ class ModelWithHead(FamilyModule):
         raise NotImplementedError
 
 
+class LabelHead(ModelWithHead):
+    """A head for labels. In some encoder-decoders the decoder reads the source too, and outputs are those of its tokens."""
+
+    def run_base(self, given: ForwardArguments) -> Any:
+        if not self.base_class.declared.classifies_target:
+            return super().run_base(given)
+        if given.input_ids is not None and not has_target(given):
+            mask = given.decoder_attention_mask
+            if mask is None and given.attention_mask is not None:
+                mask = F.pad(given.attention_mask[:, :-1], (1, 0), value=1)  # padding moves along
+            ids = shift_right(given.input_ids, self.config)
+            given = replace(given, decoder_input_ids=ids, decoder_attention_mask=mask)
+        output = super().run_base(given if given.use_cache else replace(given, use_cache=False))
+        seen = {"hidden_states": output.decoder_hidden_states, "attentions": output.decoder_attentions}
+        return output.convert_to(BaseModelOutputWithPast, **seen)
+
+
+def has_target(given: ForwardArguments) -> bool:
+    """Whether a caller says what the decoder is to read."""
+    return given.decoder_input_ids is not None or given.decoder_inputs_embeds is not None
+
+
 class PositionScores(ModelWithHead):
     """Scores at every position, and the loss of a label for each."""
 
@@ -148,7 +171,7 @@ class Seq2SeqLM(PositionScores):
     output_class = Seq2SeqLMOutput
 
     def compute_output(self, given: ForwardArguments) -> Any:
-        if given.labels is not None and given.decoder_input_ids is None and given.decoder_inputs_embeds is None:
+        if given.labels is not None and not has_target(given):
             given = replace(given, decoder_input_ids=shift_right(given.labels, self.config))
         return super().compute_output(given)
 
@@ -160,7 +183,7 @@ class MaskedLM(PositionScores):
     output_class = MaskedLMOutput
 
 
-class TokenClassification(PositionScores):
+class TokenClassification(PositionScores, LabelHead):
     """Label scores for every token."""
 
     head_kind = "token"
@@ -222,7 +245,7 @@ class QuestionAnswering(ModelWithHead):
         return output.convert_to(kind, loss=loss, start_logits=starts, end_logits=ends)
 
 
-class SequenceClassification(ModelWithHead):
+class SequenceClassification(LabelHead):
     """One row of label scores per text, read off its first, last or end token, their mean, or the pooler."""
 
     head_kind = "sequence"
@@ -238,14 +261,14 @@ class SequenceClassification(ModelWithHead):
     def compute_output(self, given: ForwardArguments) -> SequenceClassifierOutput | Seq2SeqSequenceClassifierOutput:
         output, mask = self.run_base(given), given.attention_mask
         padding = mask if mask is not None and mask.ndim == 2 else None
-        logits = self.head_module(self.classifier_input(output, given.input_ids, padding))
+        logits = self.head_module(self.classifier_input(output, given, padding))
         logits = logits if logits.ndim == 2 else mean_over_text(logits, padding)  # what it pools is inside of it
         logits = self.observe_scores(logits[:, None], output, given.watch)[:, 0]
         loss = None if given.labels is None else self.loss(logits, given.labels, given.num_items_in_batch)
         kind = Seq2SeqSequenceClassifierOutput if isinstance(output, Seq2SeqModelOutput) else SequenceClassifierOutput
         return output.convert_to(kind, loss=loss, logits=logits)
 
-    def classifier_input(self, output: Any, ids: Tensor | None, mask: Tensor | None) -> Tensor:
+    def classifier_input(self, output: Any, given: ForwardArguments, mask: Tensor | None) -> Tensor:
         """The vector of each text that the family's classifier reads, (batch, hidden)."""
         reads = getattr(self.head_module, "reads", "first")
         states: Tensor = output.last_hidden_state
@@ -257,21 +280,22 @@ class SequenceClassification(ModelWithHead):
             return mean_over_text(states, mask)
         if reads == "all":
             return states
-        columns = self.last_token_columns(ids, mask, states) if reads == "last" else self.last_eos_columns(ids)
+        columns = self.last_token_columns(given, mask, states) if reads == "last" else self.last_eos_columns(given.input_ids)
         return states[torch.arange(states.shape[0], device=states.device), columns]
 
-    def last_token_columns(self, ids: Tensor | None, mask: Tensor | None, states: Tensor) -> Tensor:
-        """The column of each row's last real token: by the mask if there is one, else by the padding id."""
+    def last_token_columns(self, given: ForwardArguments, mask: Tensor | None, states: Tensor) -> Tensor:
+        """The column of each row's last real token: by the mask if there is one, else by the padding id. A caller's target
+        begins with a token more than the source, by which it is known."""
         batch, length = states.shape[:2]
-        columns = torch.arange(length, device=states.device)
-        if mask is not None:
-            return (columns * mask[:, -length:]).argmax(-1)
-        if ids is not None and (pad := self.config.pad_token_id) is not None:
-            real: Tensor = ids != pad
-            return (columns * real).argmax(-1)
-        if batch > 1:
+        ids, pad = given.input_ids, self.config.pad_token_id
+        real = mask if mask is not None else ids != pad if ids is not None and pad is not None else None
+        if real is None and batch > 1:
             raise InputError("a batch needs an attention_mask (or a pad_token_id), to know where each text ends.")
-        return columns[-1:]
+        if real is None:
+            return torch.tensor([length - 1], device=states.device)
+        if has_target(given):
+            return ((torch.arange(real.shape[1], device=states.device) * real).argmax(-1) + 1).clamp(max=length - 1)
+        return (torch.arange(length, device=states.device) * real[:, -length:]).argmax(-1)
 
     def last_eos_columns(self, ids: Tensor | None) -> Tensor:
         """The column of each row's last end token."""

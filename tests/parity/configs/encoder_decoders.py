@@ -60,7 +60,7 @@ SINUSOIDAL = ("marian", "pegasus", "m2m_100")  # whose positions follow from the
 HEADS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(TINY, ("base", "seq2seq")),
     **dict.fromkeys(("bart", "mbart"), ("base", "seq2seq", "sequence", "question")),
-    "led": ("base", "seq2seq", "question"),
+    "led": ("base", "seq2seq", "question"), "t5gemma": ("base", "seq2seq", "sequence", "token"),
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from tests.parity.configs import decoders
+from tests.parity.configs import decoders, encoder_decoders
 
 BERT: dict[str, Any] = {
     "vocab_size": 150, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -36,6 +36,7 @@ TINY: dict[str, dict[str, Any]] = {
         "mask_token_id": 3, "classifier_pooling": "bos",
     },
     "embedding_gemma": {**decoders.TINY["gemma3_text"], "sliding_window": 8},
+    "t5gemma_encoder": {**encoder_decoders.TINY["t5gemma"], "is_encoder_decoder": False},
     "modernbert": {
         "vocab_size": 150, "hidden_size": 48, "intermediate_size": 40, "num_hidden_layers": 4, "num_attention_heads": 4,
         "max_position_embeddings": 64, "local_attention": 16, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
@@ -55,6 +56,7 @@ ENCODER_HEADS = ("base", "masked", "sequence", "token", "question")
 HEADS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(TINY, ENCODER_HEADS), "electra": (*ENCODER_HEADS, "discriminator"),
     **dict.fromkeys(("nomic_bert", "gte", "eurobert"), ENCODER_HEADS[:-1]), "embedding_gemma": ENCODER_HEADS[:-2],
+    "t5gemma_encoder": ("base", "sequence", "token"),
 }  # fmt: skip
 
 
@@ -139,7 +141,12 @@ def _embedding_gemma(draw: random.Random) -> dict[str, Any]:
     return {**decoders.RANDOM["gemma3_text"](draw), "sliding_window": draw.choice([4, 7, 10])}
 
 
+def _t5gemma_encoder(draw: random.Random) -> dict[str, Any]:
+    return {**encoder_decoders.RANDOM["t5gemma"](draw), "is_encoder_decoder": False}
+
+
 RANDOM = {
+    "t5gemma_encoder": _t5gemma_encoder,
     "deberta": _first_deberta, "eurobert": _eurobert, "embedding_gemma": _embedding_gemma,
     "bert": _bert, "distilbert": _distilbert, "roberta": _bert, "xlm-roberta": _bert, "electra": _factorized,
     "nomic_bert": _rotary_bert, "gte": _rotary_bert,

@@ -15,6 +15,7 @@ from torch import Tensor
 from glassformer.ground.errors import InputError
 from glassformer.ground.progress import Progress
 from glassformer.text import Tokenizer
+from glassformer.torch.arguments import WatchLike
 from glassformer.torch.base import IGNORED
 from glassformer.training.labels import Labels, TaggedText, read_tagged_text
 from glassformer.training.measures import Confusions, accuracy, confusion, entity_counts, macro_f1, total_scores
@@ -110,6 +111,10 @@ class Classification(Objective[LabelledTexts], Generic[Answer]):
     def batch(self, rows: Sequence[int], held_out: bool = False) -> ExampleBatch:
         data = self.data_of(held_out)
         return ExampleBatch(data.texts.inputs(rows), data.targets.padded(rows, IGNORED)[0], list(rows))
+
+    def run_base(self, model: Any, batch: ExampleBatch, watch: WatchLike = None) -> Any:
+        """With the head, by which a decoder is told what to read."""
+        return model(**batch.inputs, watch=watch)
 
     def loss(self, model: Any, batch: ExampleBatch) -> Tensor:
         return self.logits_loss(model(**batch.inputs).logits, batch.targets)
