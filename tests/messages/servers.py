@@ -25,6 +25,7 @@ from glassformer.serving.http.server import GlassServer
 from glassformer.serving.job_threads import JobThreads
 from glassformer.serving.limits import Limits
 from glassformer.serving.registry import ModelSource, Registry
+from tests.jobs.models import chat_model
 from tests.messages.calls import Entry, path, place, run, without, write
 from tests.training.folders import training_folder
 
@@ -90,8 +91,17 @@ def forwarded(**headers: str) -> Any:
     return real_client({"type": "http", "client": ("10.0.0.7", 5000), "headers": pairs}, [network("10.0.0.0/8")])
 
 
+def asked_to_rank() -> object:
+    from glassformer.serving.http.dialects.rerank import relevance
+
+    return relevance(chat_model().with_name("chat"), "How old?", ["Seven."])
+
+
 MESSAGES: dict[str, list[Entry]] = {
     "the models of a server": [
+        (InputError, asked_to_rank,
+         "the files of chat do not say that it is a reranker, so its scores would be worth little. Take one that is, such "
+         "as 'cross-encoder/ms-marco-MiniLM-L6-v2', or say in instruction what this one is to judge by."),
         (InputError, lambda: registry("a").remove("a"),
          "a is the last model here, and a server needs one. Pull another first."),
         (InputError, lambda: in_use("a"),

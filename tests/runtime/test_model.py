@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import glassformer
 from glassformer.decoding import Finish
 from glassformer.engine.protocol import ACTIVATIONS, CACHES, Feed
 from glassformer.ground.errors import (
+    CheckpointError,
     ExecutorError,
     InputError,
     InputTypeError,
@@ -36,8 +39,6 @@ def model(tiny_qwen3: Path) -> Any:
 @pytest.fixture(scope="module")
 def without_template(tmp_path_factory: pytest.TempPathFactory, tiny_qwen3: Path) -> Any:
     """A model whose tokenizer has no chat template."""
-    import shutil
-
     folder = Path(shutil.copytree(tiny_qwen3, tmp_path_factory.mktemp("bare") / "model"))
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "chat_template"}))
@@ -221,7 +222,6 @@ class _Silent:
 
 
 def test_a_prompt_longer_than_the_context_is_refused(tmp_path: Path, qwen3_tokenizer: Path) -> None:
-    import shutil
 
     reference.write(tmp_path, "llama", vocab_size=151936, max_position_embeddings=20)
     for file in qwen3_tokenizer.iterdir():
@@ -289,6 +289,19 @@ class TestExecutors:
         assert [one.message for one in caplog.records] == [
             f"{tiny_qwen3} runs on PyTorch: no C++ compiler was found. Install one."
         ]
+
+    @pytest.mark.parametrize("executor", ["auto", "cpu"])
+    def test_weights_that_no_executor_can_run_are_said_once(
+        self, executor: str, tiny_qwen3: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        folder = tmp_path / "lacking"
+        shutil.copytree(tiny_qwen3, folder)
+        weights = load_file(folder / "model.safetensors")
+        del weights["model.layers.1.mlp.up_proj.weight"]
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        with pytest.raises(CheckpointError, match=r"lacking: .*model\.layers\.1\.mlp\.up_proj"):
+            glassformer.load(folder, executor=executor).chat("Hi")
+        assert caplog.messages == []
 
     @pytest.mark.usefixtures("_no_engine")
     def test_an_executor_asked_for_by_name_raises(self, tiny_qwen3: Path) -> None:

@@ -141,6 +141,16 @@ def test_documents_are_ranked_by_similarity(client: httpx.Client, tiny_encoder: 
     assert client.post("/v1/rerank", json={**body, "documents": []}).status_code == 400
 
 
+def test_a_chat_model_ranks_only_by_an_instruction(client: httpx.Client) -> None:
+    body = {"model": "tiny", "query": "How old are you?", "documents": TEXTS}
+    refused = client.post("/v1/rerank", json=body)
+    assert refused.status_code == 400
+    assert "tiny" in refused.json()["error"]["message"]
+    answer = client.post("/v1/rerank", json={**body, "instruction": "Is it an answer?"})
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["results"]) == len(TEXTS)
+
+
 def test_texts_become_tokens_and_tokens_texts(client: httpx.Client, tiny_qwen3: Path) -> None:
     tokenizer = glassformer.AutoTokenizer.from_pretrained(tiny_qwen3)
     answer = client.post("/tokenize", json={"content": "Hello wörld"}).json()

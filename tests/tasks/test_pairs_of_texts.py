@@ -205,7 +205,7 @@ class TestRerankInWords:
             wanted = logits[entry["index"]][answers].softmax(0)[0]
             assert entry["score"] == pytest.approx(float(wanted), abs=1e-5)
         if instruction is None:
-            scores, tokens = relevance(load(tiny_qwen3), QUERY, DOCUMENTS)
+            scores, tokens = relevance(load(tiny_qwen3), QUERY, DOCUMENTS, ASKED)
             assert scores == pytest.approx([entry["score"] for entry in sorted(answer, key=lambda entry: entry["index"])])
             assert tokens == sum(len(tokenizer(begin + pair + end).input_ids) for pair in pairs)
 
@@ -264,7 +264,7 @@ class TestRerankInWords:
         assert converted.model.head == "sequence"
         same(converted(QUERY, DOCUMENTS), causal(QUERY, DOCUMENTS))
         scores, _ = relevance(converted.model, QUERY, DOCUMENTS)
-        assert scores == pytest.approx(relevance(causal.model, QUERY, DOCUMENTS)[0], abs=1e-5)
+        assert scores == pytest.approx(relevance(causal.model, QUERY, DOCUMENTS, ASKED)[0], abs=1e-5)
 
     def test_refusals(self, make: Make, stated: Callable[..., Path]) -> None:
         with pytest.raises(InputError, match="gpt2-CausalLM"):

@@ -31,7 +31,7 @@ from glassformer.ground.errors import (
     spell,
 )
 from glassformer.ground.ownership import Shared
-from glassformer.model_files import DTYPES, ModelFiles, open_model
+from glassformer.model_files import DTYPES, ModelFiles, errors_name, open_model
 from glassformer.runtime.weights import InMemory
 
 if TYPE_CHECKING:
@@ -318,7 +318,8 @@ class Executors(Shared):
             note(f"{self.opened.name} runs on PyTorch: the CPU engine is still being built, for the next start.")
             return None
         try:
-            return make(self.opened)
+            with errors_name(self.opened.path):
+                return make(self.opened)
         except (ExecutorError, CheckpointError) as error:
             if self.options.executor == "cpu":
                 raise
@@ -327,6 +328,7 @@ class Executors(Shared):
                     f"{self.opened.name} does not run on the CPU engine ({reason_of(error)}), and another needs PyTorch: "
                     f"{install('torch')}."
                 ) from error
+            _ = self.module  # what PyTorch cannot open either is said once, by it
             note(f"{self.opened.name} runs on PyTorch: {error}")
             return None
 

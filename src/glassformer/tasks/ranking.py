@@ -159,12 +159,17 @@ class RerankTask(LabelTask):
         texts = {index: {"text": item[1][index]} if options.return_documents else {} for index in order}
         return [{"index": index, "score": float(scores[index]), **texts[index]} for index in order]
 
+    @property
+    def is_stated(self) -> bool:
+        """Whether the model's files say that it is a reranker."""
+        return self.model.head == "sequence" or self.model.sentence.ranks or self._has_roles
+
     @cached_property
     def answers(self) -> AnswerTokens:
         """The tokens that its score is made of: those that its files name, or `yes` and `no`."""
         sentence = self.model.sentence
         answers = sentence.answers
-        if not sentence.ranks and not self._has_roles:
+        if not self.is_stated:
             note_unstated(self.model.name)
         if answers is None:
             answers = AnswerTokens(*(self._answer(word) for word in ("yes", "no")))

@@ -4662,6 +4662,8 @@ export interface components {
         RerankRequest: {
             /** Documents */
             documents: (string | components["schemas"]["Document"])[];
+            /** Instruction */
+            instruction?: string | null;
             /** Model */
             model?: string | null;
             /** Query */
