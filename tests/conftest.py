@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import costs, needs, sweeps
 from tests.parity.configs import FAMILIES, REPRESENTATIVE
+from tests.parity.configs.mechanisms import EACH_MECHANISM
 from tests.patience import RAY_LIMITS
 
 pytest.register_assert_rewrite("tests.parity.compare")  # so that a failed comparison says what was compared
@@ -62,10 +63,11 @@ def _families(value: Any) -> set[str]:
 
 
 def _is_of_another_family(item: object) -> bool:
-    """Whether a test is run for a family that is not representative, and need not be quick for each."""
+    """Whether a test is run for a family for which it need not be quick."""
     if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
         return False
-    others = {family for value in item.callspec.params.values() for family in _families(value)} - set(REPRESENTATIVE)
+    quick = EACH_MECHANISM if item.get_closest_marker("every_mechanism") else REPRESENTATIVE
+    others = {family for value in item.callspec.params.values() for family in _families(value)}.difference(quick)
     return bool(others) and item.get_closest_marker("every_family") is None
 
 
@@ -83,7 +85,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of tests that are run for each family, those of the representative families are quick, and the others are sweeps.
 
     Of those that are run with each combination of several parameters, as many are quick as it takes to try each value. A
-    test that must be quick for every family is marked `every_family`, one whose combinations matter `every_combination`.
+    test that must be quick for every family is marked `every_family`, one that must be for each mechanism of any
+    `every_mechanism` (a few families together have all), one whose combinations matter `every_combination`.
     """
     for item in items:
         if _is_of_another_family(item):

@@ -85,7 +85,7 @@ def executor(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-@pytest.mark.every_family
+@pytest.mark.every_mechanism
 @pytest.mark.parametrize("family", DECODERS)
 def test_leads_are_those_of_texts_without_the_word_and_with_another(family: str, executor: str) -> None:
     reading = both(family, executor).reading(f"{TEXT} and the dog")
@@ -104,7 +104,7 @@ def test_leads_are_those_of_texts_without_the_word_and_with_another(family: str,
             np.testing.assert_allclose(logits, scores(reading, text), atol=1e-4)
 
 
-@pytest.mark.every_family
+@pytest.mark.every_mechanism
 @pytest.mark.parametrize("family", ONE_STREAM)
 def test_a_part_restores_what_its_value_in_the_other_text_brings_back(family: str, executor: str) -> None:
     reading = both(family, executor).reading(f"{TEXT} and the dog")
@@ -148,7 +148,7 @@ def put(values: dict[str, Any], parts: Sequence[PartEffect], position: int) -> W
     return Watch(changes=changes)
 
 
-@pytest.mark.every_family
+@pytest.mark.every_mechanism
 @pytest.mark.parametrize("family", ONE_STREAM)
 def test_all_that_the_last_token_takes_up_is_restored_together(family: str) -> None:
     """The stream as it leaves the last block is all that the logits are made of; so are all updates to it."""
@@ -230,10 +230,10 @@ def test_leads_in_a_gap_are_those_of_other_texts(family: str) -> None:
 
 
 LABELED = [(family, head) for head in ("sequence", "token", "question") for family in ENCODERS if head in HEADS[family]]
-LAST = [("llama", "sequence"), ("gpt2", "sequence")]  # which are labelled at their last token
+LAST = [("gemma2", "sequence"), ("opt", "sequence")]  # which are labelled at their last token
 
 
-@pytest.mark.every_family
+@pytest.mark.every_mechanism
 @pytest.mark.parametrize(("family", "head"), [*LABELED, *LAST])
 def test_parts_put_where_a_label_or_an_answer_is_read_restore_it(family: str, head: str) -> None:
     """All updates to the stream there, of one text put into the other's pass, are all that the logits are made of."""
@@ -304,7 +304,7 @@ def lead_in_gap(question: Question, ids: tuple[int, ...]) -> float:
     return question.lead.of(scores[ids.index(question.reading.model.tokenizer.mask_token_id)]) - question.whole
 
 
-@pytest.mark.every_family
+@pytest.mark.every_mechanism
 @pytest.mark.parametrize("family", [family for family in ENCODERS if "question" in HEADS[family]])
 def test_leads_of_passages_are_those_of_the_task_and_of_other_texts(family: str) -> None:
     """A passage's probability is the score that the task gives it; without a word it is that of a shorter text."""
@@ -341,7 +341,7 @@ def passage_logits(model: Any, question: str, context: str) -> tuple[Any, Any]:
     return output.start_logits[0].numpy(), output.end_logits[0].numpy()
 
 
-@pytest.mark.every_family
+@pytest.mark.every_mechanism
 @pytest.mark.parametrize("family", ENCODERS)
 def test_similarities_are_those_of_the_task_without_the_word(family: str) -> None:
     model = encoder(family, "base").model
@@ -360,7 +360,7 @@ def test_similarities_are_those_of_the_task_without_the_word(family: str) -> Non
         assert why.lead + word.left_out == pytest.approx(task((texts[0], texts[1])), abs=1e-5), word.text
 
 
-@pytest.mark.every_family
+@pytest.mark.every_mechanism
 @pytest.mark.parametrize("family", ENCODERS)
 def test_a_label_of_two_texts_is_explained_with_the_types_that_they_are_read_with(family: str) -> None:
     model = encoder(family, "sequence").model

@@ -1,4 +1,4 @@
-"""Identities that hold in every family and on both executors, with post-norms, soft caps, sinks, biases and experts.
+"""Identities that hold with every mechanism and on both executors, with post-norms, soft caps, sinks, biases and experts.
 
 Each is exact in real numbers. What is allowed is what float32 loses in a sum, relative to the largest term.
 """
@@ -22,7 +22,7 @@ from glassformer.see.reading import Reading
 from tests.parity.configs import DECODERS, ENCODERS, PAIRS
 from tests.see.models import EXECUTORS, both, encoder
 
-pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.every_family]
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.every_mechanism]
 
 ROUNDING = 1e-4  # of the largest term
 

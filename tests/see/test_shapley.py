@@ -119,7 +119,7 @@ def test_ranks_that_are_shared_and_lists_without_order() -> None:
 
 
 # Of texts -------------------------------------------------------------------------------------------------------------
-@pytest.mark.every_family
+@pytest.mark.every_mechanism
 @pytest.mark.parametrize("family", [*DECODERS, *PAIRS])
 def test_in_every_family_the_values_sum_to_the_difference(family: str) -> None:
     reading = both(family, "cpu").reading(SENTENCE, "a dog")
