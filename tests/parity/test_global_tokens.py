@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
+import glassformer
 from glassformer.engine.cpu.executor import CpuExecutor
 from glassformer.engine.plain.executor import PlainExecutor
 from glassformer.engine.protocol import Feed, Source, Want
 from glassformer.ground.changes import Change
+from glassformer.ground.errors import SettingError
 from glassformer.ground.sites import Watch
 from glassformer.model_files import open_model
 from tests.parity import reference
@@ -23,6 +27,7 @@ from tests.sweeps import swept
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 ALL = {"output_hidden_states": True, "output_attentions": True}
+TEXT = "how are you today, my friend?"
 LENGTHS = (21, 6, 13, 1)
 SEEDS = [*range(3), *swept(range(3, 23))]
 GREEDY: dict[str, Any] = {"do_sample": False, "num_beams": 1, "use_cache": False, "max_new_tokens": 12}
@@ -136,3 +141,60 @@ def test_a_text_of_many_windows(tmp_path: Path) -> None:
         close(models.ours(ids, decoder_input_ids=target, global_attention_mask=mask).logits, expected)
         (result,) = executor.run([Feed(executor.open(source), (2, 9, 5), Want.ALL)])
         close(torch.from_numpy(np.stack([result.host(at) for at in range(3)])), expected[0])
+
+
+class TestTheShortFace:
+    """One setting says it for texts, views and tasks; unset, the first token is global."""
+
+    @pytest.fixture(scope="class")
+    def folder(self, tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
+        folder = tmp_path_factory.mktemp("short")
+        reference.write(folder, "led", "seq2seq", vocab_size=30522)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(minilm / name, folder)
+        return folder
+
+    @pytest.mark.parametrize("executor", ["cpu", "plain"])
+    @pytest.mark.parametrize("places", [None, (0,), (), (0, 3)], ids=str)
+    @pytest.mark.every_combination
+    def test_the_same_on_every_face(self, folder: Path, executor: Any, places: tuple[int, ...] | None) -> None:
+        model = glassformer.load(folder, executor=executor)
+        given: dict[str, Any] = {} if places is None else {"global_tokens": places}
+        run = model.watch(TEXT, max_new_tokens=5, **given)
+        ids = torch.tensor([run.prompt_ids])
+        mask = torch.isin(torch.arange(ids.shape[1]), torch.tensor((0,) if places is None else places)).long()[None]
+        theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, attn_implementation="eager").eval()
+        with torch.no_grad():
+            source = theirs.get_encoder()(ids, global_attention_mask=mask).last_hidden_state[0]
+        close(torch.as_tensor(run.reading.at("encoder.final")), source)
+        module = glassformer.AutoModelForSeq2SeqLM.from_pretrained(folder)
+        expected = module.generate(ids, max_new_tokens=5, global_attention_mask=mask)
+        assert [module.config.decoder_start_token_id, *run.ids] == expected[0].tolist()
+        again = module.generate(ids, max_new_tokens=5, global_tokens=(0,) if places is None else places)
+        assert torch.equal(again, expected)
+        task = glassformer.pipeline("summarization", model, max_new_tokens=5)
+        assert task(TEXT, **given)[0]["summary_text"] == run.text
+
+    def test_places_are_those_of_the_text_in_a_padded_batch(self, folder: Path) -> None:
+        module = glassformer.AutoModelForSeq2SeqLM.from_pretrained(folder)
+        ids, mask = torch.tensor([[0, 0, 5, 6, 7], [8, 9, 5, 6, 7]]), torch.tensor([[0, 0, 1, 1, 1], [1] * 5])
+        written = module.generate(ids, attention_mask=mask, max_new_tokens=4, global_tokens=[1])
+        for row, real in zip(written, mask, strict=True):
+            alone = ids[(mask == real).all(1)][:, real.bool()]
+            chosen = (torch.arange(alone.shape[1]) == 1).long()[None]
+            assert torch.equal(row[None], module.generate(alone, max_new_tokens=4, global_attention_mask=chosen))
+
+    def test_gradients_are_of_what_was_read(self, folder: Path) -> None:
+        model, site = glassformer.load(folder), "encoder.blocks.0.residual"
+        chosen: list[dict[str, Any]] = [{}, {"global_tokens": [0]}, {"global_tokens": [0, 3]}, {"global_tokens": []}]
+        runs = [model.watch(TEXT, max_new_tokens=1, min_new_tokens=1, **given) for given in chosen]
+        first, same, *others = (run.reading.gradients(site, metric="logit")[site] for run in runs)
+        assert np.array_equal(first, same)
+        assert all(not np.allclose(first, other, atol=1e-4) for other in others)
+
+    def test_models_without_them_refuse(self, tmp_path: Path, folder: Path) -> None:
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(folder / name, tmp_path)
+        reference.write(tmp_path, "bart", "seq2seq", vocab_size=30522)
+        with pytest.raises(SettingError, match="bart has none"):
+            glassformer.load(tmp_path).watch(TEXT, global_tokens=[0])

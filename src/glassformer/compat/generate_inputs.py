@@ -108,6 +108,8 @@ def _read_prompts(model: Any, inputs: GenerateInputs, settings: GenerationConfig
     for name in ("decoder_input_ids", "encoder_outputs"):
         if getattr(inputs, name) is not None:
             raise InputError(f"{name} are for encoder-decoders; this model has no encoder.")
+    if settings.is_set("global_tokens"):
+        raise InputError(f"global_tokens are for an encoder that has some, and {model.config.model_type} has none.")
     ids, embeds = inputs.input_ids, inputs.inputs_embeds
     if embeds is None:
         prompt_ids = check_ids(ids, model.base_model.vocabulary_size, "generate()")
@@ -134,6 +136,8 @@ def _read_pairs(model: Any, inputs: GenerateInputs, settings: GenerationConfig, 
     ids, embeds = inputs.input_ids, inputs.inputs_embeds
     if ids is not None and embeds is not None:
         raise InputError("give an encoder-decoder's source once: either as input_ids or as inputs_embeds.")
+    if ids is not None and inputs.global_attention_mask is None and settings.global_tokens is not None:
+        inputs = replace(inputs, global_attention_mask=_mask_of_places(settings.global_tokens, ids, inputs.attention_mask))
     vocabulary = model.base_model.vocabulary_size
     encoder_output, source = None, ids
     if inputs.encoder_outputs is not None:
@@ -165,6 +169,12 @@ def _read_pairs(model: Any, inputs: GenerateInputs, settings: GenerationConfig, 
     rows = [row.tolist() for row in decoder_ids]
     target_layout = PaddedRows.of(*decoder_ids.shape)
     return Prompts(decoder_ids, target_layout, rows, [None] * len(rows), sources, layout, encoder_output)
+
+
+def _mask_of_places(places: Sequence[int], ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Which of a source's tokens have these places in its text, (batch, source)."""
+    real = torch.ones_like(ids) if attention_mask is None else attention_mask
+    return real.bool() & torch.isin(real.cumsum(-1) - 1, torch.tensor(places, device=ids.device))
 
 
 def _global_tokens(model: Any, inputs: GenerateInputs, ids: Tensor) -> Tensor | None:

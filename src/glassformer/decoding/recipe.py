@@ -12,6 +12,7 @@ from glassformer.decoding.rules import NamedRule, TextIds, custom
 from glassformer.decoding.settings import GenerationConfig, as_texts
 from glassformer.decoding.settings_table import GRAMMARS, RULES, SETTINGS
 from glassformer.decoding.stopping import Stop
+from glassformer.engine.protocol import Source
 from glassformer.ground.errors import SettingError, did_you_mean
 from glassformer.ground.typecheck import brief
 
@@ -41,6 +42,11 @@ class Recipe:
         if size is not None:
             _check_ids(settings, ids, size)
         return cls(settings, rules(settings, ids), _stops(settings, tokenizer), _grammar(settings, tokenizer, size))
+
+    def source(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        """What an encoder reads: with the global tokens that the settings choose, if they choose any."""
+        chosen = self.settings.global_tokens
+        return ids if chosen is None else Source(ids, chosen)
 
 
 def rules(settings: GenerationConfig, ids: TextIds) -> tuple[NamedRule, ...]:

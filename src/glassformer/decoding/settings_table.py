@@ -438,6 +438,14 @@ class SettingsTable:
     bos_token_id: int | None = setting(None, "what a text begins with")
     pad_token_id: int | None = setting(None, "what fills up rows that ended early")
     decoder_start_token_id: int | None = setting(None, "what an encoder-decoder's target begins with", least=0)
+    global_tokens: Sequence[int] | None = setting(
+        None,
+        "LED: the places of the source's tokens that all others see and that see all; unset, the first, but in a class of "
+        "transformers' name none; []: none",
+        least=0,
+        empty_counts=True,
+        expects="a list of whole numbers, counted from 0",
+    )
 
     def is_set(self, name: str) -> bool:
         """Whether a setting has a value that would change something; an empty list changes nothing, mostly."""

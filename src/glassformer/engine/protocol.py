@@ -67,6 +67,11 @@ class Source(tuple[int, ...]):
         """The same, or ids of which none stands for a global token."""
         return ids if isinstance(ids, cls) else cls(ids)
 
+    @classmethod
+    def by_default(cls, ids: Iterable[int]) -> Self:
+        """The same, or ids of which the first stands for a global token, as it did when such models learned to summarize."""
+        return ids if isinstance(ids, cls) else cls(ids, (0,))
+
 
 NO_SOURCE = Source(())
 

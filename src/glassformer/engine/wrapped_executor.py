@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.engine.protocol import Capabilities, Description, Executor, Feed, Logits, Row, Want, read_length
+from glassformer.engine.protocol import Capabilities, Description, Executor, Feed, Logits, Row, Source, Want, read_length
 from glassformer.ground.changes import Change
 from glassformer.ground.progress import Progress
 from glassformer.ground.sites import Watch
@@ -79,6 +79,14 @@ class ChangedExecutor(WrappedExecutor):
     def describe(self) -> Description:
         about = self.executor.describe()
         return replace(about, notes=(*about.notes, f"changed: {', '.join(self.changes)}"))
+
+
+@dataclass(frozen=True)
+class GlobalTokensExecutor(WrappedExecutor):
+    """An executor of a model whose sources have a global token, also where nobody has chosen any."""
+
+    def open(self, source: Sequence[int] | None = None) -> Row:
+        return self.executor.open(source and Source.by_default(source))
 
 
 @dataclass(frozen=True)

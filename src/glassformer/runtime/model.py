@@ -24,7 +24,7 @@ from glassformer.decoding.text_warnings import remedy
 from glassformer.engine.checks import residual_states
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Executor
-from glassformer.engine.wrapped_executor import ChangedExecutor, ReportingExecutor
+from glassformer.engine.wrapped_executor import ChangedExecutor, GlobalTokensExecutor, ReportingExecutor
 from glassformer.ground.arguments import checked, checked_class
 from glassformer.ground.candidates import EntropyStats, entropy_stats
 from glassformer.ground.changes import Change, SiteFunction, in_sequence
@@ -242,6 +242,7 @@ class Model(Shared, ModelOperations):
         """What runs the model, under its changes if it has any."""
         check_writes(self)
         executor: Executor = self.executor_override or self.prefix_cache or self.executors.executor
+        executor = GlobalTokensExecutor(executor) if self.blueprint.has_global_tokens else executor
         return ChangedExecutor(executor, self.changes) if self.changes else executor
 
     @property
@@ -455,7 +456,10 @@ class Model(Shared, ModelOperations):
         negative: Sequence[int] | None = None,
     ) -> list[Policy]:
         """The policies that choose the tokens after these ids; an encoder-decoder's encoder reads the ids."""
-        source, prompt = (None, ids) if self.decoder_start_token is None else (ids, (self.decoder_start_token,))
+        if recipe.settings.is_set("global_tokens") and not self.blueprint.has_global_tokens:
+            raise SettingError(f"global_tokens are for an encoder that has some, and {self.config.model_type} has none.")
+        start = self.decoder_start_token
+        source, prompt = (None, ids) if start is None else (recipe.source(tuple(ids)), (start,))
         return policies(
             recipe, prompt, detail=detail, entropy_stats=self.entropy_stats, context=self.config.context,
             seed=seed, source=source, negative=negative,

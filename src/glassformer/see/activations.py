@@ -83,7 +83,7 @@ class Activations:
         model, ids = run.model, tuple(step.id for step in run.steps)
         if model.decoder_start_token is None:
             return cls(model, (*run.prompt_ids, *ids), None, len(run.prompt_ids), run.contents)
-        return cls(model, (model.decoder_start_token, *ids), run.prompt_ids, 1, run.contents)
+        return cls(model, (model.decoder_start_token, *ids), run.recipe.source(tuple(run.prompt_ids)), 1, run.contents)
 
     @classmethod
     def of_ids(

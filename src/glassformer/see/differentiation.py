@@ -12,7 +12,7 @@ Shapes: vectors (rows, length, hidden), an encoder-decoder's source before its t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from glassformer.blueprints import Blueprint
+from glassformer.engine.protocol import Source
 from glassformer.ground.changes import Change
 from glassformer.ground.errors import InputError, InputTypeError
 from glassformer.ground.sites import Watch
@@ -73,6 +74,11 @@ class Differentiation:
         self.ids[-1] = self.ids[-1][:, self.start :]
 
     @property
+    def global_tokens(self) -> Collection[int]:
+        """The places of the source's tokens that all others see."""
+        return Source.by_default(self.reading.source or ()).global_tokens
+
+    @property
     def length(self) -> int:
         return sum(ids.shape[1] for ids in self.ids)
 
@@ -112,6 +118,9 @@ class Differentiation:
             inputs = {**dict(zip(names, vectors, strict=True)), **keep}
             if self.module.base_model.reads_ids:
                 inputs["input_ids"] = self.ids[-1].expand(len(vectors[-1]), -1)
+            if self.model.blueprint.has_global_tokens:
+                chosen = [place in self.global_tokens for place in range(self.ids[0].shape[1])]
+                inputs["global_attention_mask"] = torch.tensor([chosen] * len(vectors[0]), device=self.module.device).long()
             if self.prefix is not None:
                 inputs |= {"past_key_values": self.prefix.cache(self.module), "use_cache": True}
             output = self.module(**{"use_cache": False, **inputs}, watch=watch)

@@ -18,6 +18,7 @@ ENGINE_SETTINGS = (  # that a request may name beside its dialect's own; none of
     "dry_allowed_length", "dry_range", "dry_sequence_breakers", "no_repeat_ngram_size", "bad_words", "bad_words_ids",
     "sequence_bias", "min_new_tokens", "json_schema", "regex", "choices", "grammar", "allowed_tokens", "suppress_tokens",
     "begin_suppress_tokens", "forced_tokens", "guidance_scale", "negative_prompt", "eos_token_id",
+    "global_tokens",
 )  # fmt: skip
 WORDS = ("bad_words", "bad_words_ids", "sequence_bias", "dry_sequence_breakers", "choices")  # each of which is encoded
 REQUEST_NAMES = {  # how messages call settings that a request calls differently
