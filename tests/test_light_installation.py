@@ -74,7 +74,7 @@ WORKS = {  # MODEL is a tiny decoder, FOLDER is empty at first
     "task over a file": "task embed -f FOLDER/lines.txt --out FOLDER/vectors.jsonl -m MINILM",
     "models list": "models list",
     "models params": "models params MODEL",
-    "models quantize": "models quantize MODEL --to f16 -o FOLDER/tiny.gguf --no-perplexity",
+    "models quantize": "models quantize MODEL --to f16 --out FOLDER/tiny.gguf --no-perplexity",
     "run, quantized": "run --raw Hi -n 2 -m FOLDER/tiny.gguf",
     "doctor": "doctor",
 }

@@ -327,7 +327,29 @@ def test_an_interrupt_waits_for_the_end_of_an_import(tmp_path: Path) -> None:
         "glassformer.cli.app.app.main = interrupted\nmain()"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=patience(20))
-    assert (done.returncode, done.stderr) == (130, "whole\n\n")
+    assert (done.returncode, done.stderr) == (130, "whole\n\nglass: stopped.\n")
+
+
+def test_an_interrupt_is_said_by_every_verb(tiny_qwen3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "x.gguf"
+    monkeypatch.setattr("glassformer.quantize.quantize", interrupted)
+    quantize = glass("models", "quantize", str(tiny_qwen3), "--to", "q8_0", "--out", str(path), "--no-perplexity")
+    assert failed(quantize, 130).endswith("\nglass: stopped. No file was written.\n")
+    monkeypatch.setattr("glassformer.runtime.model.load", interrupted)
+    for words in (("patch", "the cat", "the dog"), ("look", "Hi"), ("doctor", "--verify")):
+        assert failed(glass(*words, "-m", str(tiny_qwen3)), 130).endswith("\nglass: stopped.\n")
+
+
+@pytest.mark.parametrize("word", ["--output", "-o"])
+def test_where_to_write_has_other_names_that_no_help_shows(word: str, tiny_qwen3: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    words = ("models", "quantize", str(tiny_qwen3), "--to", "q8_0", word, str(path), "--no-perplexity")
+    assert glass(*words).returncode == 0
+    assert path.is_file()
+    assert f" {word}" not in glass("models", "quantize", "--help").stdout
 
 
 def test_wrong_calls_exit_with_2() -> None:

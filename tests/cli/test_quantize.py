@@ -34,7 +34,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_quantize_reports_sizes_and_perplexity(model: Path, text: Path, tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
-    done = glass("models", "quantize", str(model), "--to", "q8_0", "-o", str(path), "--text", str(text), "--json")
+    done = glass("models", "quantize", str(model), "--to", "q8_0", "--out", str(path), "--text", str(text), "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found.keys() == {
@@ -58,7 +58,7 @@ def test_quantize_reports_sizes_and_perplexity(model: Path, text: Path, tmp_path
 
 
 def test_rows_that_do_not_fit_the_kind_are_named(tiny_qwen3: Path, tmp_path: Path) -> None:
-    words = ("models", "quantize", str(tiny_qwen3), "--to", "q4_k", "--no-perplexity", "-o", str(tmp_path / "x.gguf"))
+    words = ("models", "quantize", str(tiny_qwen3), "--to", "q4_k", "--no-perplexity", "--out", str(tmp_path / "x.gguf"))
     done = glass(*words)
     assert re.search(r"→ Q4_K \(mostly Q4_1: rows of \d+ do not fit blocks of 256\) [\d.]+ MB", done.stderr)
 
@@ -87,15 +87,15 @@ def test_no_perplexity_and_default_file_name(model: Path, tmp_path: Path, monkey
 
 
 def test_default_perplexity_text(model: Path, tmp_path: Path) -> None:
-    done = glass("models", "quantize", str(model), "--to", "f16", "-o", str(tmp_path / "x.gguf"), "--json")
+    done = glass("models", "quantize", str(model), "--to", "f16", "--out", str(tmp_path / "x.gguf"), "--json")
     assert json.loads(done.stdout)["tokens"] > 5000  # of few letters each
     assert "tokens of Moby-Dick, chapter 86" in done.stderr
 
 
 def test_packed_weights_are_packed_again_where_that_is_allowed(model: Path, tmp_path: Path) -> None:
     packed, again = str(tmp_path / "a.gguf"), str(tmp_path / "b.gguf")
-    assert glass("models", "quantize", str(model), "--to", "q8_0", "-o", packed, "--no-perplexity").returncode == 0
-    words = ("models", "quantize", packed, "--to", "q4_0", "-o", again, "--no-perplexity")
+    assert glass("models", "quantize", str(model), "--to", "q8_0", "--out", packed, "--no-perplexity").returncode == 0
+    words = ("models", "quantize", packed, "--to", "q4_0", "--out", again, "--no-perplexity")
     refused = failed(glass(*words))
     assert "packed already, as Q8_0" in refused
     assert "--allow-requantize" in refused
@@ -108,7 +108,7 @@ def test_packed_weights_are_packed_again_where_that_is_allowed(model: Path, tmp_
 
 def test_a_file_of_mixed_kinds_is_called_by_its_own_name(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"
-    assert glass("models", "quantize", str(model), "--to", "q4_0", "-o", str(path), "--no-perplexity").returncode == 0
+    assert glass("models", "quantize", str(model), "--to", "q4_0", "--out", str(path), "--no-perplexity").returncode == 0
     assert open_model(path).kind_text == open_model(path).kind == "Q4_0"
     other = open_model(path)
     fields: Any = other.checkpoint.metadata  # type: ignore[attr-defined]
@@ -121,12 +121,12 @@ def test_a_file_of_mixed_kinds_is_called_by_its_own_name(model: Path, tmp_path: 
 
 def test_quantize_errors(model: Path, smollm2: Path, tmp_path: Path) -> None:
     out = str(tmp_path / "x.gguf")
-    assert "Did you mean 'Q4_K'?" in failed(glass("models", "quantize", str(model), "--to", "q4k", "-o", out))
-    assert "packed already, as Q4_1" in failed(glass("models", "quantize", "smollm2", "--to", "q8_0", "-o", out))
-    missing = failed(glass("models", "quantize", str(model), "--to", "q8_0", "-o", out, "--text", str(tmp_path / "no")))
+    assert "Did you mean 'Q4_K'?" in failed(glass("models", "quantize", str(model), "--to", "q4k", "--out", out))
+    assert "packed already, as Q4_1" in failed(glass("models", "quantize", "smollm2", "--to", "q8_0", "--out", out))
+    missing = failed(glass("models", "quantize", str(model), "--to", "q8_0", "--out", out, "--text", str(tmp_path / "no")))
     assert "cannot be read as text" in missing
     (tmp_path / "empty").write_text("")
-    short = failed(glass("models", "quantize", str(model), "--to", "q8_0", "-o", out, "--text", str(tmp_path / "empty")))
+    short = failed(glass("models", "quantize", str(model), "--to", "q8_0", "--out", out, "--text", str(tmp_path / "empty")))
     assert "has 0 tokens; a perplexity needs at least 32" in short
     wrong = str(tmp_path / "x.bin")
     assert "End it in .gguf" in failed(glass("models", "quantize", str(model), "--to", "q8_0", "-o", wrong))

@@ -56,7 +56,7 @@ def adapter(folder: Path) -> bytes:
     return (folder / "adapter_model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 1)])  # 1 of click's runner: aborted
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_saves_and_a_resume_says_from_which_step(
     number: int, code: int, chats: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,10 +65,12 @@ class LazyVerbs(VerbGroup):
         return self.commands.get(cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
+        from glassformer.cli.common import reported_interrupt
         from glassformer.cli.settings import command_line_spelling
 
         ctx.with_resource(spelled_by(command_line_spelling))  # errors name what to type here, not in Python
-        return super().invoke(ctx)
+        with reported_interrupt():
+            return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write("\nglass ls, pull, show, ps and rm are short for glass models list, pull, params, ps\nand rm.\n")

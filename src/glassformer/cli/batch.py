@@ -112,8 +112,7 @@ def run_batch(
     except KeyboardInterrupt:
         finished = "" if last is None else f" after {last.rows:,} of {pluralize(last.total, 'row')}"
         again = "Nothing is kept of it: --out FILE would go on." if shown else "Run the same command again to go on."
-        common.note(f"\nglass: stopped{finished}. {again}")
-        raise click.exceptions.Exit(130) from None
+        raise KeyboardInterrupt(f"stopped{finished}. {again}") from None
     if as_json:
         common.print_json(summary.to_dict())
     else:

@@ -24,6 +24,8 @@ from glassformer.cli.command_synonyms import familiar_command, familiar_option
 from glassformer.ground.errors import InputError, did_you_mean, needed_for
 from glassformer.ground.operations import ArgumentInfo, summary
 
+OTHER_NAMES = {"--out": ("--output", "-o")}  # of an option, where the command has no other of that name
+
 
 @dataclass(frozen=True)
 class OptionGroup:
@@ -86,6 +88,11 @@ def command(
             grouped[context] = click.get_current_context()
         function(**values, **grouped)
 
+    taken = {word for each in parameters for word in each.opts}
+    for each in parameters:
+        if isinstance(each, HeadedOption):
+            names = (other for word in each.opts for other in OTHER_NAMES.get(word, ()))
+            each.other_names = [other for other in names if other not in taken]
     return Verb(name, callback=call, params=parameters, help=inspect.getdoc(function), epilog=examples)
 
 
@@ -161,11 +168,18 @@ def _callback(repeated: bool, info: ArgumentInfo) -> Callable[..., Any] | None:
 
 
 class HeadedOption(click.Option):
-    """An option that knows its heading in the help."""
+    """An option that knows its heading in the help, and by which other names it may be typed that no help shows."""
 
     def __init__(self, *values: Any, heading: str | None = None, **more: Any) -> None:
         super().__init__(*values, **more)
         self.heading = heading
+        self.other_names: list[str] = []
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        documented = self.opts
+        self.opts = [*documented, *self.other_names]
+        super().add_to_parser(parser, ctx)
+        self.opts = documented
 
 
 class DescribedArgument(click.Argument):

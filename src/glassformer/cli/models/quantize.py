@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from glassformer.model_files import ModelFiles
     from glassformer.see.evaluation import Likelihood
 
-EXAMPLE = "Example: glass models quantize ./my-model --to q4_k -o my-model.gguf"
+EXAMPLE = "Example: glass models quantize ./my-model --to q4_k --out my-model.gguf"
 TABLES = ("token_embd", "output", "position_embd")  # whose kind does not follow from their rows
 MIN_TOKENS = 32  # that a perplexity is measured on
 
@@ -22,7 +22,9 @@ MIN_TOKENS = 32  # that a perplexity is measured on
 def quantize(
     model: Annotated[str, argument(help="A catalogue name, a hub id, or a path.")],
     to: Annotated[str, option("--to", metavar="KIND", help="q8_0, q6_k, q5_k, q5_0, q4_k, q4_1, q4_0, bf16, f16 or f32.")],
-    output: Annotated[Path | None, option("--output", "-o", help="The file to write; by default MODEL-KIND.gguf.")] = None,
+    out: Annotated[
+        Path | None, option("--out", metavar="FILE", help="The file to write; by default MODEL-KIND.gguf.")
+    ] = None,
     text: Annotated[
         Path | None, option("--text", help="The text to measure perplexity on; by default a chapter of Moby-Dick.")
     ] = None,
@@ -44,8 +46,8 @@ def quantize(
     common.log_to_stderr()
     common.use_threads(threads)
     kind, words = check_kind(to), _text(text or HELD_OUT)
-    if output is not None and output.suffix.lower() != ".gguf":
-        raise InputError(f"--output {str(output)!r} is not the name of a GGUF file. End it in .gguf.")
+    if out is not None and out.suffix.lower() != ".gguf":
+        raise InputError(f"--out {str(out)!r} is not the name of a GGUF file. End it in .gguf.")
     with bars.download_bar() as progress:
         opened = open_model(model, progress=progress)
     measured = perplexity and opened.head == "causal"
@@ -54,8 +56,8 @@ def quantize(
         raise InputError(
             f"--text {str(text)!r} has {len(ids)} tokens; a perplexity needs at least {MIN_TOKENS}. Give a longer text."
         )
-    path = output or Path(f"{model_label(opened)}-{kind.lower()}.gguf")
-    with bars.work_bar(f"quantizing {path.name}") as progress:
+    path = out or Path(f"{model_label(opened)}-{kind.lower()}.gguf")
+    with common.explained_interrupt("No file was written."), bars.work_bar(f"quantizing {path.name}") as progress:
         quantize(opened, path, kind, force=force, allow_requantize=allow_requantize, progress=progress)
     report: dict[str, Any] = {"path": str(path), "kind": kind, "from": opened.kind, **_sizes(opened, path)}
     common.note(
@@ -66,7 +68,8 @@ def quantize(
         counts = ", ".join(f"{count} as {name}" for name, count in report["kinds"].items())
         common.note(f"matrices: {counts} (embeddings get eight bits or more; rows that do not fit {kind}, the nearest kind)")
     if measured:
-        before, after = (_likelihood(str(name), ids) for name in (model, path))
+        with common.explained_interrupt(f"{path} is written; its perplexity is not measured."):
+            before, after = [_likelihood(str(name), ids) for name in (model, path)]
         report |= {
             "tokens": before.tokens,
             "perplexity_before": round(before.perplexity, 4),
