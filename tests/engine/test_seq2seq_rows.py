@@ -363,8 +363,8 @@ class TestWatching:
     def test_unknown_site_is_refused(self, subject: Subject) -> None:
         executor = subject.executor()
         row = executor.open(SOURCES[0])
-        with pytest.raises(SiteError, match=r"no site matches 'encoder\.blocks\.2\.residual'"):
-            executor.run([Feed(row, [2], watch=Watch(frozenset({"encoder.blocks.2.residual"})))])
+        with pytest.raises(SiteError, match=r"no site matches 'encoder\.blocks\.9\.residual'"):
+            executor.run([Feed(row, [2], watch=Watch(frozenset({"encoder.blocks.9.residual"})))])
         assert same(executor.run([Feed(row, [2])])[0].host(), alone(subject, SOURCES[0], [2])[-1])
 
 
