@@ -142,7 +142,8 @@ def first_of(tokenizer: Tokenizer, text: str) -> int:
 def test_every_token_has_the_bytes_that_it_decodes_to(tokenizer: Tokenizer) -> None:
     words = vocabulary_of(tokenizer, None, frozenset([tokenizer.eos_token_id]))
     spelt = {number: raw for number in range(words.size) if (raw := tokenizer.token_bytes(number))}
-    texts = [number for number, raw in spelt.items() if number not in words.special and raw != b"\xff"]  # no text has it
+    every = [number for number, raw in spelt.items() if number not in words.special and raw != b"\xff"]  # no text has it
+    texts = every[:2000] + every[2000 :: examples(9, 1)]  # of a long list, the sweeps read all
     letter = next(number for number in texts if spelt[number].isalpha())
     before, *decoded = read(tokenizer, [[letter], *([letter, number] for number in texts)])
     for number, text in zip(texts, decoded, strict=True):

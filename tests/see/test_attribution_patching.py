@@ -22,6 +22,7 @@ from glassformer.see.patching.view import AttributionPatching, PatchedPart
 from glassformer.see.schema import schema
 from tests.see.models import WRITERS, Both, both, encoder, folder
 from tests.see.test_patching import FIRST, RECURRENT_PARTS, SECOND, answers, blocks, patching, readings, stream
+from tests.sweeps import swept
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PAIRS = [*((family, "cpu") for family in WRITERS), ("llama", "plain"), ("t5", "plain")]
@@ -69,7 +70,7 @@ def test_each_estimate_in_the_stream_is_the_references(pair: Both) -> None:
             assert estimate.at(layer, position) == pytest.approx(float(expected[position]), abs=3e-3)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "falcon_h1", pytest.param("t5", marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("family", ["llama", *swept(["gpt2", "falcon_h1", "t5"])])
 def test_each_estimate_is_the_slope_of_its_patch(family: str) -> None:
     """In float64: a thousandth of a patch moves the answer by a thousandth of the estimate."""
     place, _ = folder(family, WRITERS.get(family, "causal"))

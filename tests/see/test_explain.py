@@ -49,6 +49,7 @@ from glassformer.see.patching.view import AnswerToken
 from glassformer.see.tokens import token_text
 from tests.parity.configs import DECODERS, ENCODERS, HEADS, PAIRS, SEVERAL_STREAMS
 from tests.see.models import EXECUTORS, TEXT, both, encoder, folder
+from tests.sweeps import mostly_swept
 
 ITALY = Exchange("Italy", 7, -5.0, " Rome", 8, 0.9, "another")
 ROME = AnswerToken(8, " Rome")
@@ -445,7 +446,11 @@ def test_a_token_that_follows_from_the_answers_own_words_tells_little(smollm2: P
 
 
 @pytest.mark.parametrize(
-    ("prompt", "told"), [("What is 7 + 5?", "12"), ("How many days are in a week?", "7"), ("Who wrote Hamlet?", "William")]
+    ("prompt", "told"),
+    mostly_swept(
+        [("What is 7 + 5?", "12"), ("How many days are in a week?", "7"), ("Who wrote Hamlet?", "William")],
+        ("What is 7 + 5?", "12"),
+    ),
 )
 def test_what_tells_is_owed_to_the_question_and_not_its_own_words(smollm2: Path, prompt: str, told: str) -> None:
     """Neither "add" nor "Bard", although they come first; of a number's digits the one that depends on the question."""

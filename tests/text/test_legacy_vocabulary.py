@@ -18,6 +18,7 @@ from tests.sweeps import examples
 from tests.text.texts import texts
 
 Files = dict[str, Any]
+FIRST_WORDS, FIRST_MERGES = 6000, 2000
 NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 ENDS = ["[CLS]", "[SEP]", "[MASK]", "<s>", "</s>", "<mask>", "ÀÉ", "play", "##ing", "unaffable"]
 salted = st.lists(st.sampled_from(ENDS) | texts, max_size=4).map(" ".join)
@@ -80,13 +81,16 @@ BYTE_LEVEL: dict[str, Files] = {
 def layout(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, words: list[str], pairs: tuple[Any, Any]
 ) -> tuple[Tokenizer, Any]:
+    """Over the beginning of a real vocabulary, which is one too."""
     folder = tmp_path_factory.mktemp("layout")
-    vocabulary, merges = pairs
     if request.param in WORDPIECE:
-        return ours_and_reference(write(folder, {"vocab.txt": words, **WORDPIECE[request.param]}))
-    return ours_and_reference(
-        write(folder, {"vocab.json": vocabulary, "merges.txt": ["#version: 0.2", *merges], **BYTE_LEVEL[request.param]})
-    )
+        return ours_and_reference(write(folder, {"vocab.txt": words[:FIRST_WORDS], **WORDPIECE[request.param]}))
+    vocabulary, merges = pairs
+    first = merges[:FIRST_MERGES]
+    made = {pair.replace(" ", "") for pair in first}
+    kept = [token for token in vocabulary if len(token) == 1 or token in made or token == "<|endoftext|>"]
+    files = {"vocab.json": {token: number for number, token in enumerate(kept)}, "merges.txt": ["#version: 0.2", *first]}
+    return ours_and_reference(write(folder, {**files, **BYTE_LEVEL[request.param]}))
 
 
 def test_special_tokens_and_ids_match_the_reference(layout: tuple[Tokenizer, Any]) -> None:
