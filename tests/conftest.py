@@ -32,6 +32,7 @@ os.environ["TRITON_INTERPRET"] = "1"  # kernels run on the CPU, whoever imports 
 os.environ.update(RAY_LIMITS)  # before anybody imports Ray
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test needs a hub; those about its absence say so themselves
 
+gc.set_threshold(10_000, 10, 10)  # the usual 700 are made by each small model; a twentieth of all time was spent looking
 CI = bool(os.environ.get("CI"))
 
 
