@@ -114,6 +114,9 @@ MESSAGES: dict[str, list[Entry]] = {
          "read or written. Take the module of the unchanged model."),
         (ExecutorError, lambda: model("xlnet").chat([5]),
          "a xlnet model writes by reading more than the text, and transformers alone knows how. Use its own generate()."),
+        (SiteError, lambda: both("falcon_h1").reading().at("blocks.0.attention.state"),
+         "no site matches 'blocks.0.attention.state' in a model of … blocks. Did you mean 'blocks.0.recurrent.state'? "
+         "Sites: …."),
         (SiteError, lambda: both("llama").reading().at("module:model.layers"),
          "'module:model.layers' is not in this pass: it does not call its module. Take the module around it."),
     ],

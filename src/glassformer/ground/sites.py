@@ -233,9 +233,11 @@ def _unknown(pattern: str, known: Sequence[str], blocks: int, others: Synonyms) 
             return f"TransformerLens' {pattern!r} has no counterpart: {reason}"
     wild = "*" in pattern
     mine, theirs = (_without_numbers(names, "*" if wild else "N") for names in (known, others.sites))
+    names = [*mine, *theirs] if wild else [*known, *others.sites]
+    alike = [name for name in names if name.rpartition(".")[2] == pattern.rpartition(".")[2]]  # what is asked for, elsewhere
     return (
         f"no site matches {pattern!r} in a model of {blocks} blocks."
-        f"{did_you_mean(pattern, [*mine, *theirs] if wild else [*known, *others.sites])} "
+        f"{did_you_mean(pattern, alike) or did_you_mean(pattern, names)} "
         f"Sites: {', '.join(name.replace('*', 'N') for name in mine)}."
     )
 

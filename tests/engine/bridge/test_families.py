@@ -226,6 +226,18 @@ def test_the_lines_of_a_journey_run_as_they_are_printed(kind: str) -> None:
         assert names["best"] == [journey.next.id]
 
 
+def test_a_model_that_pads_says_so_in_our_words(tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: Any) -> None:
+    families.write(tmp_path, "longformer")
+    model = glassformer.load(tmp_path)
+    model.look("w5 <mask>")
+    model.read("w0 <mask>").lens()  # with the token that pads
+    assert [message.partition(" ")[2] for message in caplog.messages] == [
+        "longformer is no family of Glassformer's own, so transformers computes it.",
+        "pads each text inside; what is shown is of the text's own tokens.",
+    ]
+    assert "transformers]" not in capfd.readouterr().err
+
+
 def test_a_model_that_reads_more_than_the_text_is_refused() -> None:
     model, _ = both("xlnet")
     with pytest.raises(ExecutorError, match="xlnet"):

@@ -64,6 +64,7 @@ class Anatomy:
     blocks: int
     encoder_blocks: int
     continues: Continues
+    padded: bool = False  # whether modules see more than a text's tokens
 
 
 @dataclass(eq=False)
@@ -77,6 +78,7 @@ class ModuleCall:
     given_layout: Layout | None = None
     gave: Tensor | None = None
     layout: Layout | None = None
+    padded: bool = False  # whether there are more than the text's tokens in what it gave
 
 
 @dataclass
@@ -119,10 +121,11 @@ def examine(model: Examined) -> Anatomy:
                 places[site] = place
     if output.logits is not None and output.logits.ndim == 2 and len(output.logits) == length:
         sites.append(FoundSite("scores", _head_name(model.module), output.logits.shape[1]))
+    padded = any(call.padded for stack in stacks for call in stack.calls.values())
     layouts = {name: call.layout for stack in stacks for name, call in stack.calls.items() if call.layout is not None}
     return Anatomy(
         tuple(sites), places, {site: where for site, (where, _) in patterns.items()}, layouts, len(stacks[-1].blocks),
-        len(stacks[0].blocks) if model.is_pair else 0, continues,
+        len(stacks[0].blocks) if model.is_pair else 0, continues, padded,
     )  # fmt: skip
 
 
@@ -153,6 +156,7 @@ def traced(root: nn.Module, length: int) -> Iterator[dict[str, ModuleCall]]:
             call.ended = next(clock)
             tensor = first_tensor(output)
             call.gave, call.layout = _tokens(tensor if _is_float(tensor) else None, length)
+            call.padded = tensor is not None and call.layout == "tokens" and tensor.shape[1] > length
 
         return hook
 

@@ -7,7 +7,6 @@ Only classes of the installed library are ever used: no code of a checkpoint is 
 from __future__ import annotations
 
 import logging
-import warnings
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -18,7 +17,7 @@ from glassformer.blueprints import Blueprint, Config, Head, has_family, model_ty
 from glassformer.blueprints.bridged import LIBRARY, bridged_config
 from glassformer.checkpoint import StoredTensor
 from glassformer.checkpoint.folder import FolderCheckpoint
-from glassformer.engine.bridge.installed import classes, installed_version, text_model_types
+from glassformer.engine.bridge.installed import classes, installed_version, quiet, text_model_types
 from glassformer.engine.bridge.reasons import explained, mismatch_sentence
 from glassformer.ground.errors import (
     CheckpointError,
@@ -141,7 +140,9 @@ class BridgedFiles(ModelFiles):
             )
         model = BridgedModel(module.eval().requires_grad_(False), self.config, head)  # type: ignore[arg-type]
         with self._explained(f"run a {name} by"):
-            _ = model.anatomy
+            padded = model.anatomy.padded
+        if padded:
+            note(f"{self.name} pads each text inside; what is shown is of the text's own tokens.")
         return model
 
     def read_pass(
@@ -161,24 +162,6 @@ class BridgedFiles(ModelFiles):
         reference = vars(self).get("reference_config")
         with explained(self.path, self.checkpoint.config, doing, getattr(reference, "attribute_map", {})), quiet():
             yield
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without transformers' own notes, warnings and bars."""
-    from transformers.utils import logging as theirs
-
-    level, has_bars = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
-    theirs.set_verbosity(logging.ERROR)
-    theirs.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        theirs.set_verbosity(level)
-        if has_bars:
-            theirs.enable_progress_bar()
 
 
 def bridged(opened: ModelFiles, dtype: str | None = None) -> ModelFiles:

@@ -5,7 +5,10 @@ refusal should take none of them.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -73,3 +76,21 @@ def _written_lists() -> Mapping[str, Mapping[str, Any]]:
 
 def _names(written: Any) -> tuple[str, ...]:
     return (written,) if isinstance(written, str) else tuple(written or ())
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' own notes, warnings and bars."""
+    from transformers.utils import logging as theirs
+
+    level, has_bars = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
+    theirs.set_verbosity(logging.ERROR)
+    theirs.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        theirs.set_verbosity(level)
+        if has_bars:
+            theirs.enable_progress_bar()

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from glassformer.blueprints.blueprint import Head
 from glassformer.blueprints.bridged import LIBRARY, BridgedBlueprint, BridgedConfig, bridged_blueprint
 from glassformer.engine.bridge.anatomy import Anatomy, examine
+from glassformer.engine.bridge.installed import quiet
 from glassformer.ground.errors import SiteError
 from glassformer.ground.ownership import ForkSafeLock, Shared
 from glassformer.ground.sites import ENCODER, Observer, Tap, Watch, module_of, module_sites, where_of
@@ -98,7 +99,7 @@ class BridgedModel(Shared):
 
     def encode(self, ids: Sequence[int], patterns: bool = False) -> Any:
         """An encoder-decoder's encoded source."""
-        with self._eager() if patterns else nullcontext():
+        with quiet(), self._eager() if patterns else nullcontext():
             return self.encoder(input_ids=self.tensor(ids), return_dict=True, **_asked(patterns))
 
     def call(
@@ -115,7 +116,7 @@ class BridgedModel(Shared):
             given[self.cache_name] = cache
         if keep is not None and "logits_to_keep" in self._takes:
             given["logits_to_keep"] = keep
-        with self._eager() if patterns else nullcontext():
+        with quiet(), self._eager() if patterns else nullcontext():
             output = self.module(**given, return_dict=True, **_asked(patterns))
         logits, states = getattr(output, "logits", None), getattr(output, "last_hidden_state", None)
         names = {"attention": "decoder_attentions" if self.is_pair else "attentions", "cross": "cross_attentions"}
