@@ -100,7 +100,7 @@ def test_scores_without_a_cache_come_from_the_engine(tmp_path: Path) -> None:
 
 
 class TestEncoders:
-    @pytest.fixture(params=mostly_swept(ENCODERS, "bert", "modernbert", "deberta-v2"))
+    @pytest.fixture(params=mostly_swept(ENCODERS, "bert", "albert", "modernbert", "deberta-v2"))
     def folder(self, request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         reference.write(tmp_path, request.param, "base")
         return tmp_path

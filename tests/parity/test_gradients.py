@@ -43,6 +43,7 @@ from transformers.models.ministral3.modeling_ministral3 import Ministral3RMSNorm
 from transformers.models.mistral.modeling_mistral import MistralRMSNorm
 from transformers.models.mixtral.modeling_mixtral import MixtralRMSNorm, MixtralTopKRouter
 from transformers.models.modernbert import modeling_modernbert
+from transformers.models.modernbert_decoder import modeling_modernbert_decoder
 from transformers.models.mt5.modeling_mt5 import MT5LayerNorm
 from transformers.models.olmo.modeling_olmo import OlmoLayerNorm
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
@@ -99,9 +100,11 @@ ROUNDED = (
     "minimax_m2",
     "llama4_text",
     "ernie4_5_moe",
+    "granitemoe",
     "led",
+    "roformer",
     *reference.RECURRENT,
-)  # families whose attention the reference has in float32 only, or whose RoPE, router or states
+)  # families whose attention the reference has in float32 only, or whose RoPE, norms, router or states
 FLOAT32 = {"ernie4_5_moe": (".mlp.gate.weight",), "olmo_hybrid": (".A_log", ".dt_bias")}
 TURNED = ("embedding_gemma", "eurobert", "gte", "modernbert", "nomic_bert", "roformer")  # encoders with RoPE
 UNTURNED = ({*reference.ENCODERS} - {*TURNED}) | {"opt", "biogpt", "led", *reference.BARTS}
@@ -155,7 +158,8 @@ def _norms_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(router, "forward", route)
     for norm in (CohereLayerNorm, Cohere2LayerNorm):
         monkeypatch.setattr(norm, "forward", centred)
-    monkeypatch.setattr(modeling_modernbert, "apply_rotary_pos_emb", apply_rotary_pos_emb)
+    for modeling in (modeling_modernbert, modeling_modernbert_decoder):
+        monkeypatch.setattr(modeling, "apply_rotary_pos_emb", apply_rotary_pos_emb)
 
 
 def inputs(theirs: Any, family: str, head: str) -> dict[str, Tensor]:
@@ -219,13 +223,18 @@ def test_gradients_equal_the_reference_in_float64(
     own = {"experts_implementation": "eager"} if family in reference.EXPERTS else {}  # the usual one has no float64
     eager = (
         *ROUNDED,
+        "deberta",
         "deberta-v2",
+        "mpnet",
+        "megatron-bert",
         "gpt_oss",
         "openai-gpt",
         "switch_transformers",
     )  # which have no other; gpt_oss's sinks are in this one alone
     attention = "eager" if family in eager else "sdpa"
     theirs = auto.from_pretrained(tmp_path, dtype=torch.float64, attn_implementation=attention, **own).eval()
+    if family == "deberta":  # some of whose biases stay in float32
+        theirs.double()
     for router in theirs.modules():
         if isinstance(router, SwitchTransformersTop1Router):  # which would compute in float32
             router.dtype = torch.float64
@@ -233,7 +242,7 @@ def test_gradients_equal_the_reference_in_float64(
     assert {value.dtype for value in ours.parameters()} == {torch.float64}
     share_frequencies(theirs, ours)
     with monkeypatch.context() as patched:
-        if family == "mamba2":  # whose scores and steps the reference has in float32
+        if family in ("mamba2", "nemotron_h", "deberta"):  # whose scores, steps or norms the reference has in float32
             patched.setattr(Tensor, "float", Tensor.double)
         expected, result = (model(**inputs(theirs, family, head)) for model in (theirs, ours))
     for name in ("logits",) if "logits" in expected else ("start_logits", "end_logits"):

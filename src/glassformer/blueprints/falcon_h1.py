@@ -99,7 +99,7 @@ def blueprint(c: Config, head: Head = "causal") -> Blueprint:
     for layer in range(c.num_hidden_layers):
         with b.block(layer, f"{base}layers"):
             h = b.norm(x, "input_layernorm", eps)
-            of_state = b.times(h, c.ssm_in_multiplier, "recurrent.input")
+            of_state = b.times(h, c.ssm_in_multiplier, "recurrent.input", "mamba")
             state = state_space.mixer(b, c.state_space, of_state, "mamba", c.ssm_out_multiplier, "recurrent")
             of_heads = b.times(h, c.attention_in_multiplier, "attention.input")
             a = llama.attention(b, c, of_heads, scale=c.key_multiplier / math.sqrt(c.head_dim))

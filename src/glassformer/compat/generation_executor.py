@@ -266,7 +266,7 @@ def encoder_output(base: Any, args: Sequence[Any], named: Mapping[str, Any]) -> 
     for state, row, columns in zip(states, rows, layout.columns, strict=True):
         state[columns] = torch.from_numpy(row).to(base.dtype)
     real = None if mask is None else mask.bool()
-    return BaseModelOutputWithPooling(states, None if base.pooler is None else base.pooler(first_tokens(states, real)))
+    return BaseModelOutputWithPooling(states, None if base.pooler is None else base.pooled(first_tokens(states, real)))
 
 
 def _is_plain(base: Any, ids: Any, mask: Any, types: Any) -> bool:

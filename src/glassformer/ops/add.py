@@ -147,7 +147,8 @@ class Times(LearnedScale):
         return f"x × {self.options['factor']:.4g}"
 
     def write_modules(self, derivation: Any, index: int) -> None:
-        derivation.add(index, derivation.home_of_value(self), step(times, self.options["factor"]))
+        home = path_of(self.module) if self.module else derivation.home_of_value(self)
+        derivation.add(index, home, step(times, self.options["factor"]))
 
 
 class LearnedScales(Op):
@@ -251,9 +252,9 @@ def build_scale(b: Recorder, x: Value, number: str, site: str | None = None) -> 
     return b.record(LearnedScale, "", (x,), x.shape, site, {number: (1,)})
 
 
-def build_times(b: Recorder, x: Value, factor: float, site: str) -> Value:
-    """The same values times a number of the config, at a site of their own."""
-    return build_identity(b, x, site) if factor == 1 else b.record(Times, "", (x,), x.shape, site, factor=factor)
+def build_times(b: Recorder, x: Value, factor: float, site: str, module: str = "") -> Value:
+    """The same values times a number of the config, at a site of their own; `module`: the one that does it, if any."""
+    return build_identity(b, x, site, module) if factor == 1 else b.record(Times, module, (x,), x.shape, site, factor=factor)
 
 
 def build_scales(b: Recorder, x: Value, weight: str) -> Value:
