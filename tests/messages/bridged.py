@@ -107,8 +107,11 @@ MESSAGES: dict[str, list[Entry]] = {
          "the shares of experts follow from the equations of each layer, and of a codegen model transformers shows what "
          "goes into its modules and what comes out. Its sites: glass look --sites."),
         (SiteError, lambda: model("mamba").read_ids([5, 6]).attention(),
-         "no layer of …/mamba has a site like 'blocks.0.attention.pattern', and this view shows patterns. Take "
-         "reading.at(…) for the sites that there are."),
+         "no layer of …/mamba has a site like 'blocks.0.attention.pattern', and this view shows patterns. Its "
+         "sites: glass look --sites."),
+        (ExecutorError, lambda: model("squeezebert").read_ids([5, 4]).lens(),
+         "this squeezebert model's stream was seen to go through no blocks, so no layer has states to read out. Its sites: "
+         "glass look --sites."),
         (InputError, lambda: model().changed({"blocks.0.residual": Change(scale=0)}).module,
          "…/codegen is computed by transformers, whose module knows nothing of changes: they are made in each text that is "
          "read or written. Take the module of the unchanged model."),

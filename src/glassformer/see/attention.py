@@ -598,7 +598,7 @@ def layers_and_heads(reading: Activations, kind: AttentionKind) -> tuple[int, in
     if not attending:
         raise SiteError(
             f"no layer of {reading.model.name} has a site like {SITES[kind].format(0)!r}, and this view shows patterns. "
-            "Take reading.at(…) for the sites that there are."
+            "Its sites: glass look --sites."
         )
     return layers, max(heads_of(blueprint, SITES[kind].format(layer)) for layer in attending)
 

@@ -87,14 +87,18 @@ WITHOUT_STREAM: Mapping[str, dict[str, Any]] = {  # whose modules do not show th
     "flaubert": {"vocab_size": 120, "emb_dim": 32, "n_layers": 3, "n_heads": 4, **LENGTH, "pad_index": 0, "pad_token_id": 0},
     "squeezebert": {**SIZES, **LENGTH, **IDS, "embedding_size": 32},
 }  # fmt: skip
+PAIRS_WITHOUT_STREAM: Mapping[str, dict[str, Any]] = {
+    "fsmt": {**BART, "langs": ["en", "de"], "src_vocab_size": 120, "tgt_vocab_size": 120}
+}
 REFUSED: Mapping[str, dict[str, Any]] = {
     "xlnet": {"vocab_size": 120, "d_model": 32, "n_layer": 3, "n_head": 4, "d_inner": 48, **IDS}
 }
-ALL = {**DECODERS, **ENCODERS, **PAIRS, **WITHOUT_STREAM, **REFUSED}
+ALL = {**DECODERS, **ENCODERS, **PAIRS, **WITHOUT_STREAM, **PAIRS_WITHOUT_STREAM, **REFUSED}
 
 
 def head_class(kind: str) -> str:
-    return "CausalLM" if kind in (*DECODERS, *REFUSED) else "Seq2SeqLM" if kind in PAIRS else "MaskedLM"
+    is_pair = kind in PAIRS or kind in PAIRS_WITHOUT_STREAM
+    return "CausalLM" if kind in (*DECODERS, *REFUSED) else "Seq2SeqLM" if is_pair else "MaskedLM"
 
 
 def build(kind: str, seed: int = 7, **changes: Any) -> Any:

@@ -201,6 +201,7 @@ def test_what_is_not_found_is_not_there(kind: str) -> None:
     assert same(reading(model).at("scores"), reference_pass(kind).logits[0])
     with pytest.raises(SiteError, match=r"blocks\.\*\.residual"):
         reading(model).values("blocks.*.residual")
+    assert "the model" in [phase.name for phase in model.look(families.text(TEXT)).phases]
 
 
 @pytest.mark.parametrize("kind", [*WRITING, *families.ENCODERS, *families.WITHOUT_STREAM])
@@ -224,6 +225,18 @@ def test_the_lines_of_a_journey_run_as_they_are_printed(kind: str) -> None:
     assert names["ids"] == [token.id for token in journey.tokens]
     if model.writes:
         assert names["best"] == [journey.next.id]
+
+
+def test_an_encoder_decoder_whose_blocks_are_not_seen_writes() -> None:
+    model, reference = both("fsmt")
+    assert (model.blueprint.blocks, model.blueprint.encoder_blocks) == (0, 0)
+    run = model.watch(SOURCE, max_new_tokens=6, num_beams=1, eos_token_id=None)
+    written = reference.generate(
+        torch.tensor([SOURCE]), attention_mask=torch.ones(1, len(SOURCE)), max_new_tokens=6, num_beams=1, do_sample=False,
+        eos_token_id=None, use_cache=False,
+    )[0].tolist()  # fmt: skip
+    assert list(run.ids) == written[-6:]
+    assert "encoder" in [phase.name for phase in model.look(families.text(SOURCE)).phases]
 
 
 def test_a_model_that_pads_says_so_in_our_words(tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: Any) -> None:

@@ -249,7 +249,10 @@ def _stack_sites(
         assert block.gave is not None
         yield f"{scope}.residual", block.name, block.gave.shape[1], index, ModulePlace(block.name, block.layout)
     base = stack.calls.get(str(getattr(root, "base_model_prefix", ""))) if not prefix else None
-    base = base or (_around(blocks[0], stack.calls) if blocks else None)
+    if base is None and blocks:
+        base = _around(blocks[0], stack.calls)
+    elif base is None and prefix:  # an encoder whose blocks are not seen
+        base = min(stack.calls.values(), key=lambda call: call.started, default=None)
     if base is not None and base.gave is not None:
         yield f"{prefix}final", base.name, base.gave.shape[1], None, ModulePlace(base.name, base.layout)
 

@@ -302,7 +302,10 @@ class BridgeExecutor(NotCopied):
         site = f"blocks.{self.model.anatomy.blocks - 1}.residual"
         place = self.model.anatomy.places.get(site)
         if place is None or place.layout is None:
-            raise ExecutorError(f"this {self.model.config.model_type} model has no site {site!r} to read states out from.")
+            raise ExecutorError(
+                f"this {self.model.config.model_type} model's stream was seen to go through no blocks, so no layer has "
+                "states to read out. Its sites: glass look --sites."
+            )
         layout, count = place.layout, len(states)
 
         def put(module: Any, inputs: Any, output: Any) -> Any:

@@ -398,8 +398,11 @@ def phases(rows: Sequence[Stage], seconds: Mapping[str, float]) -> tuple[Phase, 
 def _stack_phases(rows: Sequence[Stage], stack: str, both: bool, seconds: Mapping[str, float]) -> list[Phase]:
     """The phases of a model, or of one stack of an encoder-decoder."""
     numbers = [index for index, stage in enumerate(rows) if stage.blocks]
-    before, blocks, after = rows[: numbers[0]], rows[numbers[0] : numbers[-1] + 1], rows[numbers[-1] + 1 :]
     text, part = ("source ", "encoder ") if stack else ("target ", "decoder ") if both else ("", "")
+    if not numbers:  # nothing is known of its layers
+        names = [f"{stack}final"] if stack else ["final", SCORED]
+        return [_phase(part.strip() or "the model", rows, _sum(seconds.get(name) for name in names if name in seconds))]
+    before, blocks, after = rows[: numbers[0]], rows[numbers[0] : numbers[-1] + 1], rows[numbers[-1] + 1 :]
     embedding = _phase(f"{text}embedding", before, seconds.get(f"{stack}embedding"))
     inner = _block_phase(part, stack, blocks, seconds)
     ends = _sum(seconds.get(name) for name in ([f"{stack}final"] if stack else ["final", SCORED]))
