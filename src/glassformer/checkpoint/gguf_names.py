@@ -18,6 +18,7 @@ import numpy as np
 from glassformer.checkpoint import gguf_fields as fields
 from glassformer.checkpoint import gguf_sizes as sizes
 from glassformer.checkpoint import gguf_tensors as tensors
+from glassformer.checkpoint import gguf_written_fields as written
 from glassformer.checkpoint.gguf_parts import EXPANDED_LATENTS, SHARES_OF_KEYS, Halves, Parts, with_whole_tensors
 from glassformer.checkpoint.stored_tensors import (
     BufferedFile,
@@ -273,6 +274,8 @@ class ArchitectureTable:
     sizes: Mapping[str, str]
     model_type: str
     extra: Reader = fields.decoder  # what the tensors show, or no field says
+    write: Callable[[Any], Mapping[str, Any]] = written.nothing  # and the inverse: fields beside the sizes, of a config
+    refuse: written.Refusal = written.takes_all
     interleaved: bool = False  # query and key rows have their rotary pairs side by side
     tiled: bool = False  # heads of values stand in turns, one for each head of keys
     folded_norms: bool = False  # of states: the weights of each group are a row
@@ -337,50 +340,60 @@ TABLES: Mapping[str, ArchitectureTable] = {
         variants=[
             (fields.has_shared_expert, ArchitectureTable(
                 tensors.GRANITE_HYBRID_MOE, sizes.GRANITE_SHARED_MOE, "granitemoehybrid", fields.granite_hybrid,
+                refuse=written.states_as_readers_take_them,
                 interleaved=True, parts=OF_SHARED_EXPERT,
             )),
         ],
     ),
     "granitehybrid": ArchitectureTable(
-        tensors.GRANITE_HYBRID, sizes.GRANITE_HYBRID, "granitemoehybrid", fields.granite_hybrid, interleaved=True,
+        tensors.GRANITE_HYBRID, sizes.GRANITE_HYBRID, "granitemoehybrid", fields.granite_hybrid,
+        write=written.states_beside_attention, refuse=written.states_as_readers_take_them, interleaved=True,
         folded_norms=True, layouts=STATE_SPACE_LAYOUTS,
         parts=GATE_AND_UP,
         variants=[
             (fields.has_no_multipliers, ArchitectureTable(
-                tensors.BAMBA, sizes.BAMBA, "bamba", fields.bamba, interleaved=True, folded_norms=True,
-                layouts=STATE_SPACE_LAYOUTS,
+                tensors.BAMBA, sizes.BAMBA, "bamba", fields.bamba,
+                write=written.states_beside_attention, refuse=written.states_as_readers_take_them,
+                interleaved=True, folded_norms=True, layouts=STATE_SPACE_LAYOUTS,
             )),
             (fields.has_experts, ArchitectureTable(
                 tensors.GRANITE_HYBRID_MOE, sizes.GRANITE_HYBRID_MOE, "granitemoehybrid", fields.granite_hybrid,
+                write=written.states_beside_attention, refuse=written.states_as_readers_take_them,
                 interleaved=True, folded_norms=True, layouts=STATE_SPACE_LAYOUTS,
                 parts=OF_SHARED_EXPERT,
             )),
         ],
     ),
     "mamba2": ArchitectureTable(
-        tensors.MAMBA2, sizes.MAMBA2, "mamba2", fields.mamba2, folded_norms=True, layouts=STATE_SPACE_LAYOUTS,
+        tensors.MAMBA2, sizes.MAMBA2, "mamba2", fields.mamba2,
+        write=written.mamba2, folded_norms=True, layouts=STATE_SPACE_LAYOUTS,
     ),
     "falcon-h1": ArchitectureTable(
-        tensors.FALCON_H1, sizes.FALCON_H1, "falcon_h1", fields.falcon_h1, folded_norms=True, layouts=STATE_SPACE_LAYOUTS,
+        tensors.FALCON_H1, sizes.FALCON_H1, "falcon_h1", fields.falcon_h1,
+        write=written.inner_states, folded_norms=True, layouts=STATE_SPACE_LAYOUTS,
     ),
     "nemotron_h": ArchitectureTable(
-        tensors.NEMOTRON_H, sizes.NEMOTRON_H, "nemotron_h", fields.nemotron_h, folded_norms=True,
+        tensors.NEMOTRON_H, sizes.NEMOTRON_H, "nemotron_h", fields.nemotron_h, write=written.nemotron_h, folded_norms=True,
         layouts=STATE_SPACE_LAYOUTS,
     ),
     "nemotron_h_moe": ArchitectureTable(
-        tensors.NEMOTRON_H_MOE, sizes.NEMOTRON_H_MOE, "nemotron_h", fields.nemotron_h, folded_norms=True,
+        tensors.NEMOTRON_H_MOE, sizes.NEMOTRON_H_MOE, "nemotron_h", fields.nemotron_h,
+        write=written.nemotron_h, refuse=written.without_mlps, folded_norms=True,
         layouts=STATE_SPACE_LAYOUTS,
     ),
     "qwen35": ArchitectureTable(
-        tensors.QWEN35, {**sizes.DECODER, **sizes.GATED_DELTA}, "qwen3_5_text", fields.gated_delta, tiled=True,
+        tensors.QWEN35, {**sizes.DECODER, **sizes.GATED_DELTA}, "qwen3_5_text", fields.gated_delta,
+        write=written.qwen35, tiled=True,
         layouts=QWEN35_LAYOUTS,
     ),
     "qwen35moe": ArchitectureTable(
-        tensors.QWEN35_MOE, {**sizes.SHARED_EXPERT, **sizes.GATED_DELTA}, "qwen3_5_moe_text", fields.gated_delta, tiled=True,
+        tensors.QWEN35_MOE, {**sizes.SHARED_EXPERT, **sizes.GATED_DELTA}, "qwen3_5_moe_text", fields.gated_delta,
+        write=written.qwen35, tiled=True,
         layouts={**QWEN35_LAYOUTS, r"blk\.\d+\.ffn_gate_inp_shexp\.weight": SingleRow()},
     ),
     "qwen3next": ArchitectureTable(
         tensors.QWEN3_NEXT, {**sizes.SHARED_EXPERT, **sizes.GATED_DELTA}, "qwen3_next", fields.gated_delta,
+        write=written.gated_delta, refuse=written.with_experts_everywhere,
         layouts={
             **QWEN35_LAYOUTS, r"blk\.\d+\.ffn_gate_inp_shexp\.weight": SingleRow(),
             r"blk\.\d+\.ssm_conv1d\.weight": KernelRows(), r"blk\.\d+\.ssm_a": NegativeExponential(),
@@ -388,18 +401,23 @@ TABLES: Mapping[str, ArchitectureTable] = {
         parts=SHARES_OF_KEYS,
     ),
     "kimi-linear": ArchitectureTable(
-        tensors.KIMI_LINEAR, sizes.KIMI_LINEAR, "kimi_linear", fields.kimi_linear, parts=EXPANDED_LATENTS,
+        tensors.KIMI_LINEAR, sizes.KIMI_LINEAR, "kimi_linear", fields.kimi_linear,
+        write=written.kimi_linear, parts=EXPANDED_LATENTS,
         layouts={
             r"blk\.\d+\.ssm_conv1d_[qkv]\.weight": KernelPlanes(), r"blk\.\d+\.ssm_a": NegativeExponential(),
         },
     ),
-    "lfm2": ArchitectureTable(tensors.LFM2, sizes.LFM2, "lfm2", fields.lfm2, layouts=SHORT_CONVOLUTIONS),
-    "lfm2moe": ArchitectureTable(tensors.LFM2_MOE, sizes.LFM2_MOE, "lfm2_moe", fields.lfm2_moe, layouts=SHORT_CONVOLUTIONS),
-    "olmoe": ArchitectureTable({**tensors.DECODER, **tensors.HEAD_NORMS, **tensors.EXPERTS}, sizes.EXPERT, "olmoe"),
+    "lfm2": ArchitectureTable(tensors.LFM2, sizes.LFM2, "lfm2", fields.lfm2, write=written.lfm2, layouts=SHORT_CONVOLUTIONS),
+    "lfm2moe": ArchitectureTable(
+        tensors.LFM2_MOE, sizes.LFM2_MOE, "lfm2_moe", fields.lfm2_moe, write=written.lfm2, layouts=SHORT_CONVOLUTIONS,
+    ),
+    "olmoe": ArchitectureTable(
+        {**tensors.DECODER, **tensors.HEAD_NORMS, **tensors.EXPERTS}, sizes.EXPERT, "olmoe", refuse=written.without_limits,
+    ),
     "gpt-oss": ArchitectureTable(tensors.GPT_OSS, sizes.GPT_OSS, "gpt_oss", fields.gpt_oss),
     "phi3": ArchitectureTable(tensors.PHI3, sizes.WINDOW, "phi3", fields.partly_rotated),
-    "olmo2": ArchitectureTable(tensors.OLMO2, sizes.WINDOW, "olmo2", fields.olmo2),
-    "exaone4": ArchitectureTable(tensors.OLMO2, sizes.WINDOW, "exaone4", fields.exaone4),
+    "olmo2": ArchitectureTable(tensors.OLMO2, sizes.WINDOW, "olmo2", fields.olmo2, write=written.local_layers),
+    "exaone4": ArchitectureTable(tensors.OLMO2, sizes.WINDOW, "exaone4", fields.exaone4, write=written.local_layers),
     "glm4": ArchitectureTable(tensors.GLM4, sizes.DECODER, "glm4", fields.partly_rotated),
     "glm4moe": ArchitectureTable(tensors.GLM4_MOE, sizes.GROUPED_EXPERT, "glm4_moe", fields.glm4_moe),
     "deepseek2": ArchitectureTable(
@@ -410,8 +428,10 @@ TABLES: Mapping[str, ArchitectureTable] = {
         )],
     ),
     "command-r": ArchitectureTable(tensors.COHERE, sizes.COHERE, "cohere"),
-    "cohere2": ArchitectureTable(tensors.COHERE, sizes.COHERE2, "cohere2", fields.cohere2),
-    "mistral3": ArchitectureTable(tensors.DECODER, sizes.DECODER, "ministral3", fields.mistral3, interleaved=True),
+    "cohere2": ArchitectureTable(tensors.COHERE, sizes.COHERE2, "cohere2", fields.cohere2, write=written.cohere2),
+    "mistral3": ArchitectureTable(
+        tensors.DECODER, sizes.DECODER, "ministral3", fields.mistral3, write=written.mistral3, interleaved=True,
+    ),
     "llama4": ArchitectureTable(tensors.LLAMA4, sizes.LLAMA4, "llama4_text", fields.llama4),
     "apertus": ArchitectureTable(
         tensors.APERTUS, sizes.DECODER, "apertus", fields.apertus,
@@ -430,7 +450,9 @@ TABLES: Mapping[str, ArchitectureTable] = {
     "hunyuan-dense": ArchitectureTable(tensors.HUNYUAN, sizes.DECODER, "hunyuan_v1_dense"),
     "arcee": ArchitectureTable(tensors.ARCEE, sizes.DECODER, "arcee", interleaved=True),
     "stablelm": ArchitectureTable(tensors.STABLELM, sizes.STABLELM, "stablelm", fields.stablelm),
-    "phi2": ArchitectureTable(tensors.PHI2, sizes.LAYER_NORM, "phi", fields.partly_rotated),
+    "phi2": ArchitectureTable(
+        tensors.PHI2, sizes.LAYER_NORM, "phi", fields.partly_rotated, refuse=written.without_head_norms,
+    ),
     "nemotron": ArchitectureTable(
         tensors.ARCEE, sizes.NEMOTRON, "nemotron", fields.partly_rotated, layouts={r".*norm\.weight": OffsetByOne()}
     ),
@@ -438,10 +460,11 @@ TABLES: Mapping[str, ArchitectureTable] = {
     "starcoder": ArchitectureTable(tensors.GPT2, sizes.STARCODER, "gpt_bigcode", lambda *_: {}),
     "bloom": ArchitectureTable(tensors.BLOOM, sizes.BLOOM, "bloom", lambda *_: {}, part_after_part=True),
     "falcon": ArchitectureTable(
-        tensors.FALCON, sizes.FALCON, "falcon", fields.falcon, part_after_group=True,
+        tensors.FALCON, sizes.FALCON, "falcon", fields.falcon,
+        write=written.falcon, refuse=written.newer_falcons, part_after_group=True,
         other_names=("num_ln_in_parallel_attn", 2, tensors.FALCON_OF_TWO_NORMS),
     ),
-    "mpt": ArchitectureTable(tensors.MPT, sizes.MPT, "mpt", fields.mpt),
+    "mpt": ArchitectureTable(tensors.MPT, sizes.MPT, "mpt", fields.mpt, write=written.mpt),
     "granite": ArchitectureTable(tensors.DECODER, sizes.GRANITE, "granite", interleaved=True),
     "smollm3": ArchitectureTable(tensors.DECODER, sizes.DECODER, "smollm3", interleaved=True),
     "starcoder2": ArchitectureTable(tensors.STARCODER2, sizes.STARCODER2, "starcoder2", fields.starcoder2),
@@ -451,15 +474,22 @@ TABLES: Mapping[str, ArchitectureTable] = {
         tensors.GEMMA2, sizes.GEMMA, "gemma2", fields.gemma2, layouts={r".*norm\.weight": OffsetByOne()},
     ),
     "gemma3": ArchitectureTable(
-        tensors.GEMMA3, sizes.GEMMA, "gemma3_text", fields.gemma3, layouts={r".*norm\.weight": OffsetByOne()},
+        tensors.GEMMA3, sizes.GEMMA, "gemma3_text", fields.gemma3,
+        write=written.gemma3, layouts={r".*norm\.weight": OffsetByOne()},
     ),
     "gemma-embedding": ArchitectureTable(
-        tensors.GEMMA3, sizes.GEMMA, "embedding_gemma", fields.gemma3, layouts={r".*norm\.weight": OffsetByOne()},
+        tensors.GEMMA3, sizes.GEMMA, "embedding_gemma", fields.gemma3,
+        write=written.gemma3, layouts={r".*norm\.weight": OffsetByOne()},
         ignored=frozenset({"dense_2.weight", "dense_3.weight"}),  # of its vectors: `sentence_pooling`
     ),
     "eurobert": ArchitectureTable(tensors.DECODER, sizes.DECODER, "eurobert"),
-    "gemma4": ArchitectureTable(tensors.GEMMA4, sizes.GEMMA4, "gemma4_text", fields.gemma4, fused_experts=True),
-    "gemma3n": ArchitectureTable(tensors.GEMMA3N, sizes.GEMMA3N, "gemma3n_text", fields.gemma3n),
+    "gemma4": ArchitectureTable(
+        tensors.GEMMA4, sizes.GEMMA4, "gemma4_text", fields.gemma4, write=written.gemma4, fused_experts=True,
+    ),
+    "gemma3n": ArchitectureTable(
+        tensors.GEMMA3N, sizes.GEMMA3N, "gemma3n_text", fields.gemma3n,
+        write=written.gemma3n, refuse=written.as_readers_take_gemma3n,
+    ),
     "gpt2": ArchitectureTable(
         tensors.GPT2, {**sizes.COMMON, "attention.layer_norm_epsilon": "layer_norm_epsilon"}, "gpt2", lambda *_: {},
         layouts={r"blk\.\d+\.(attn_qkv|attn_output|ffn_up|ffn_down)\.weight": Transposed()},

@@ -6,17 +6,15 @@ look through a window. So what would be written is read back first, and must be 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from glassformer.blueprints import Blueprint, Config, Op, Rope, blueprint, read_config
-from glassformer.blueprints.state_space import ATTENTION, STATE
+from glassformer.blueprints.state_space import STATE
 from glassformer.checkpoint import gguf_fields, gguf_names
 from glassformer.checkpoint.gguf_names import table_for
 from glassformer.checkpoint.gguf_writer import OutputTensor
@@ -61,48 +59,12 @@ def architecture_of(config: Config, name: str) -> str:
     for part in ("attention", "mlp"):
         if config.model_type in WITHOUT_BIASES and getattr(config, f"{part}_bias", False):
             raise InputError(f"{name}: GGUF has no place for the {part} biases of a {config.model_type} model. {ADVICE}")
-    if config.model_type == "gemma3n_text":
-        _check_gemma3n(config, name)
-    if config.model_type == "falcon" and (config.alibi or config.bias or not config.parallel_attn):
-        raise InputError(
-            f"{name}: GGUF has a place for falcon models with RoPE, without biases, with attention and MLP side by side, "
-            f"and for no others. {ADVICE}"
-        )
-    if config.model_type == "olmoe" and config.clip_qkv is not None:
-        raise InputError(
-            f"{name}: GGUF has no place for the limit of queries, keys and values of an {config.model_type} model. {ADVICE}"
-        )
-    if config.model_type == "qwen3_next" and len(config.routed_layers) < config.num_hidden_layers:
-        raise InputError(f"{name}: GGUF has no place for layers without experts in a {config.model_type} model. {ADVICE}")
-    if config.model_type == "phi" and config.qk_layernorm:
-        raise InputError(
-            f"{name}: GGUF has no place for the norms of queries and keys of a {config.model_type} model. {ADVICE}"
-        )
-    if config.model_type in ("granitemoehybrid", "bamba"):
-        _check_states_beside_attention(config, name)
     architecture = _architecture(config)
-    kinds = {*(getattr(config, "layer_types", None) or ())}
-    if architecture == "nemotron_h_moe" and ("mlp" in kinds or getattr(config, "mlp_bias", False)):
-        raise InputError(f"{name}: GGUF has no place for MLPs or their biases in a Nemotron-H model with experts. {ADVICE}")
+    if (reason := table_for(architecture, config).refuse(config)) is not None:
+        raise InputError(f"{name}: {reason} {ADVICE}")
     if architecture not in ("llama", "gemma4", "llama4", "apertus") and rope_divisors(config) is not None:
         raise InputError(f"{name}: GGUF has a place for Llama 3's RoPE in Llama's own models only. {ADVICE}")
     return architecture
-
-
-def _check_states_beside_attention(config: Any, name: str) -> None:
-    if config.mamba_proj_bias:
-        raise InputError(f"{name}: GGUF has no place for the projection biases of a {config.model_type} model. {ADVICE}")
-    if config.model_type == "bamba" and config.rope.rotary_size(config.head_dim) < config.head_dim:
-        raise InputError(
-            f"{name}: GGUF's readers take other pairs of a bamba model's heads that are partly rotated. {ADVICE}"
-        )
-    if not config.ropes and STATE not in (config.layer_types or ()):
-        raise InputError(f"{name}: GGUF has no place for a {config.model_type} model without states and positions. {ADVICE}")
-    if config.mamba_n_groups > 1:
-        raise InputError(
-            f"{name}: GGUF's readers norm each group of a state's heads by itself, and a {config.model_type} model all "
-            f"{config.mamba_n_groups} groups together. {ADVICE}"
-        )
 
 
 def _architecture(config: Config) -> str:
@@ -160,45 +122,13 @@ def config_metadata(config: Any, plan: Blueprint) -> dict[str, Any]:
         metadata |= {**lengths, **_rope_scaling(rope)}
     if config.default_head == "masked":
         metadata["attention.causal"] = False
-    if config.model_type == "mpt":
-        metadata["attention.max_alibi_bias"] = float(config.attn_config["alibi_bias_max"])
-        metadata |= {} if config.clip is None else {"attention.clamp_kqv": float(config.clip)}
     if "attention.kv_lora_rank" in metadata:  # as older files have it, with keys and values of heads
         heads = {"attention.head_count_kv": config.num_attention_heads, "attention.key_length": config.qk_head_dim}
         metadata |= {**heads, "attention.value_length": config.v_head_dim}
-    if config.model_type == "kimi_linear":
-        metadata |= _kimi_linear(config)
-    if config.model_type == "gemma4_text":
-        metadata |= _gemma4(config)
-    if config.model_type == "gemma3n_text":
-        metadata |= _gemma3n(config)
-    if config.model_type == "falcon":
-        metadata |= {"attention.head_count_kv": config.groups, "context_length": config.context}
-    if config.model_type == "mamba2":  # which has neither an MLP nor heads that attend
-        metadata |= {"ssm.inner_size": config.state_space.inner, "feed_forward_length": 0, "attention.head_count": 0}
-    if config.model_type == "falcon_h1":
-        metadata["ssm.inner_size"] = config.state_space.inner
-    if config.model_type == "nemotron_h":
-        metadata |= _nemotron_h(config)
-    if "ssm.state_size" in table.sizes and config.model_type in ("granitemoehybrid", "bamba"):
-        metadata |= _states_beside_attention(config)
-    if "full_attention_interval" in table.sizes:
-        metadata |= _gated_delta(config)
-    if "shortconv.l_cache" in table.sizes:
-        groups = config.num_key_value_heads
-        counts = [groups if config.is_full(layer) else 0 for layer in range(config.num_hidden_layers)]
-        metadata["attention.head_count_kv"] = counts
-    if config.model_type == "cohere2":
-        metadata |= _period(config, usual=4)
-    if config.model_type == "ministral3":
-        metadata |= _mistral3(config)
-    if config.model_type in ("gemma3_text", "embedding_gemma"):
-        metadata |= _gemma3(config)
+    metadata |= table.write(config)
     how = next((op.options["how"] for op in plan.ops_of(Route)), None)
     if how == "sigmoid" or "n_group" in table.sizes.values():
         metadata["expert_gating_func"] = GATING[how or "sigmoid"]
-    if config.model_type in ("olmo3", "exaone4") and windows:
-        metadata["attention.sliding_window_pattern"] = [config.is_local(layer) for layer in range(config.num_hidden_layers)]
     return metadata
 
 
@@ -225,61 +155,6 @@ def _rope_scaling(rope: Rope) -> dict[str, Any]:
     }
 
 
-def _gemma3(config: Any) -> dict[str, Any]:
-    return {"rope.freq_base_swa": float(config.local_rope.theta), **_period(config, usual=6)}
-
-
-def _period(config: Any, usual: int) -> dict[str, Any]:
-    """Every how many layers one sees everything, where that is not as usual."""
-    kinds = config.layer_types
-    period = next((n for n in (usual, *range(1, len(kinds) + 2)) if kinds == _every(n, len(kinds))), usual)
-    return {} if period == usual else {"attention.sliding_window_pattern": period}
-
-
-def _mistral3(config: Any) -> dict[str, Any]:
-    rope, scale = config.rope, config.position_scale
-    grows = {} if scale is None else {"attention.temperature_scale": float(scale.beta)}
-    sharper = {} if not rope.mscale_all_dim else {"rope.scaling.yarn_log_multiplier": float(rope.mscale_all_dim)}
-    betas = {f"rope.scaling.yarn_{name}": float(getattr(rope, name)) for name in ("beta_fast", "beta_slow")}
-    return {**grows, **sharper, **(betas if rope.kind == "yarn" else {})}
-
-
-def _gemma4(config: Any) -> dict[str, Any]:
-    """What may differ from layer to layer, listed where it does."""
-    layers, size = range(config.num_hidden_layers), config.head_dim
-    several: dict[str, list[int]] = {
-        "feed_forward_length": [config.inner(layer) for layer in layers],
-        "attention.head_count_kv": [config.key_heads(layer) for layer in layers],
-    }
-    return {
-        "attention.value_length": config.global_head_dim,
-        "attention.value_length_swa": size,
-        "rope.dimension_count": config.global_head_dim,
-        "rope.dimension_count_swa": size,
-        "rope.freq_base_swa": float(config.local_rope.theta),
-        "attention.sliding_window_pattern": [config.is_local(layer) for layer in layers],
-        **{name: counts if len(set(counts)) > 1 else counts[0] for name, counts in several.items()},
-    }
-
-
-def _check_gemma3n(config: Any, name: str) -> None:
-    """What its readers do not ask a file for."""
-    layers = config.num_hidden_layers
-    taken = {
-        "altup_active_idx": (config.altup_active_idx, 0),
-        "altup_num_inputs": (config.altup_num_inputs, 4),
-        "num_kv_shared_layers": (config.num_kv_shared_layers, max(layers - 20, 0)),
-        "activation_sparsity_pattern": ([*config.activation_sparsity_pattern], ([0.95] * 10 + [0.0] * layers)[:layers]),
-        "final_logit_softcapping": (config.final_logit_softcapping, 30.0),
-    }
-    for field, (value, read) in taken.items():
-        if value != read:
-            raise InputError(
-                f"{name}: GGUF's readers take {field}={read} of a gemma3n_text model of {layers} layers, not {value}. "
-                f"{ADVICE}"
-            )
-
-
 def unread_shapes(config: Any) -> dict[str, tuple[int, ...]]:
     """Tensors that a file must have although nothing reads them: keys and values of Gemma 3n's blocks that share others'."""
     if config.model_type != "gemma3n_text":
@@ -289,71 +164,6 @@ def unread_shapes(config: Any) -> dict[str, tuple[int, ...]]:
     shapes = {"attn_k": matrix, "attn_v": matrix, "attn_k_norm": (size,)}
     layers = range(config.first_shared, config.num_hidden_layers)
     return {f"blk.{layer}.{name}.weight": shape for layer in layers for name, shape in shapes.items()}
-
-
-def _gemma3n(config: Any) -> dict[str, Any]:
-    layers, normal = range(config.num_hidden_layers), NormalDist()
-    inner = [config.inner(layer) for layer in layers]
-    shut = [config.sparsity(layer) for layer in layers]
-    return {
-        "feed_forward_length": inner if len(set(inner)) > 1 else inner[0],
-        "rope.freq_base_swa": float(config.local_rope.theta),
-        "attention.sliding_window_pattern": [config.is_local(layer) for layer in layers],
-        "activation_sparsity_scale": [normal.inv_cdf(share) if share else -math.inf for share in shut],
-    }
-
-
-def _nemotron_h(config: Any) -> dict[str, Any]:
-    """What a block is, by numbers that are 0 where it has no such part."""
-    inner = {"mlp": config.intermediate_size, "moe": config.moe_intermediate_size}
-    groups = {"full_attention": config.num_key_value_heads}
-    return {
-        "attention.value_length": config.head_dim,
-        "attention.head_count_kv": [groups.get(kind, 0) for kind in config.layer_types],
-        "feed_forward_length": [inner.get(kind, 0) for kind in config.layer_types],
-        "ssm.inner_size": config.state_space.inner,
-        "attention.layer_norm_epsilon": config.layer_norm_epsilon,
-    }
-
-
-def _states_beside_attention(config: Any) -> dict[str, Any]:
-    """Heads of keys are 0 where a layer keeps a state; a file says whether attention knows positions."""
-    layers = range(config.num_hidden_layers)
-    granite = config.model_type == "granitemoehybrid"
-    attends = [config.layer_types[n] == ATTENTION if granite else n in (config.attn_layer_indices or ()) for n in layers]
-    return {
-        "attention.head_count_kv": [config.num_key_value_heads if full else 0 for full in attends],
-        "ssm.inner_size": config.state_space.inner,
-        "rope.scaling.finetuned": bool(config.ropes),
-    }
-
-
-def _kimi_linear(config: Any) -> dict[str, Any]:
-    """The sizes of what heads see, and of what is remembered, as if it were one head's key and value; no head of keys where
-    a layer keeps a state."""
-    return {
-        "attention.head_count_kv": [int(config.is_full(layer)) for layer in range(config.num_hidden_layers)],
-        "attention.key_length": config.kv_lora_rank + config.qk_rope_head_dim,
-        "attention.value_length": config.kv_lora_rank,
-        "attention.key_length_mla": config.qk_head_dim,
-        "attention.value_length_mla": config.v_head_dim,
-        "leading_dense_block_count": min(config.routed_layers, default=config.num_hidden_layers),
-    }
-
-
-def _gated_delta(config: Any) -> dict[str, Any]:
-    full = [config.is_full(layer) for layer in range(config.num_hidden_layers)]
-    period = next((n for n in range(1, len(full) + 2) if full == [(layer + 1) % n == 0 for layer in range(len(full))]), 4)
-    metadata = {"full_attention_interval": period, "ssm.inner_size": config.value_columns}
-    if config.model_type == "qwen3_next":
-        return metadata
-    pairs = config.rope.rotary_size(config.head_dim) // 2
-    sections = [11, 11, 10, 0] if pairs == 32 else [pairs, 0, 0, 0]  # of axes, which are one in a text
-    return {**metadata, "rope.dimension_sections": sections}
-
-
-def _every(period: int, layers: int) -> list[str]:
-    return ["sliding_attention" if (layer + 1) % period else "full_attention" for layer in range(layers)]
 
 
 def rope_divisors(config: Config) -> np.ndarray[Any, np.dtype[np.float32]] | None:
