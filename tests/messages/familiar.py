@@ -242,7 +242,7 @@ MESSAGES: dict[str, list[Entry]] = {
         (InputError, lambda: pair_module().generate(IDS, global_attention_mask=torch.ones_like(IDS)),
          "global_attention_mask is for encoders with global tokens; bart has none."),
         (InputError, lambda: module().generate(IDS, global_tokens=[0]),
-         "global_tokens are for an encoder that has some, and qwen3 has none."),
+         "global_tokens are for an encoder that has some, and llama has none."),
         (InputError, lambda: pair_module().generate(encoder_outputs=[IDS]),
          "encoder_outputs must hold the encoder's states, (batch, source, hidden), first."),
         (SettingError, lambda: module().generate(IDS, logprobs=3),

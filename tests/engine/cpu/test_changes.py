@@ -70,7 +70,7 @@ def test_change_at_every_site_matches_plain(family: str, tiny: Tiny) -> None:
         found = run(subject, cpu, subject.watch(site, "final", changes=change))
         assert_close(found, run(subject, plain, subject.watch(site, "final", changes=change)))
         later = 1 if site.endswith(".state") else 0  # what a pass leaves shows in the next
-        assert difference("scores", before[later], found[later]).error > 1e-3, site
+        assert difference("scores", before[later], found[later]).error > 2e-4, site  # ten times what rounding may amount to
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt2", "gemma3_text", "t5", "bart"])
