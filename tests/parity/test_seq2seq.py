@@ -42,7 +42,10 @@ def changes(family: str, seed: int) -> dict[str, Any]:
         if family in ("t5", "mt5", "umt5")
         else {}
     )
-    return {**reference.random_changes(family, seed), **kind}
+    drawn = {**reference.random_changes(family, seed), **kind}
+    if family == "t5gemma":  # with windows of one token, the reference's own cache gives another text than no cache
+        drawn["decoder"]["sliding_window"] = max(2, drawn["decoder"]["sliding_window"])
+    return drawn
 
 
 @pytest.fixture(scope="module", params=[*QUICK, *WIDE], ids=lambda p: f"{p[0]}-{p[1]}")
