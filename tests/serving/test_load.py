@@ -130,7 +130,8 @@ def test_a_burst_beyond_the_queue_is_told_to_come_back(sources: tuple[ModelSourc
         answers = asyncio.run(burst(address))
     refused = [answer for answer in answers if answer.startswith(b"HTTP/1.1 429")]
     assert len(refused) == count - queued
-    assert all(b"retry-after: 1\r\n" in answer and b"requests are waiting for" in answer for answer in refused)
+    assert all(b"retry-after: 1\r\n" in answer for answer in refused)
+    assert all(b"are waiting for" in answer for answer in refused)  # the model, or preparation before it
     assert sum(b'"finish_reason":"length"' in answer for answer in answers) == queued
 
 
