@@ -343,15 +343,6 @@ def test_an_interrupt_is_said_by_every_verb(tiny_qwen3: Path, tmp_path: Path, mo
         assert failed(glass(*words, "-m", str(tiny_qwen3)), 130).endswith("\nglass: stopped.\n")
 
 
-@pytest.mark.parametrize("word", ["--output", "-o"])
-def test_where_to_write_has_other_names_that_no_help_shows(word: str, tiny_qwen3: Path, tmp_path: Path) -> None:
-    path = tmp_path / "x.gguf"
-    words = ("models", "quantize", str(tiny_qwen3), "--to", "q8_0", word, str(path), "--no-perplexity")
-    assert glass(*words).returncode == 0
-    assert path.is_file()
-    assert f" {word}" not in glass("models", "quantize", "--help").stdout
-
-
 def test_wrong_calls_exit_with_2() -> None:
     assert "No such option" in failed(glass("run", "Hi", "--temprature", "1"), 2)
     assert "No such command" in failed(glass("rum", "Hi"), 2)

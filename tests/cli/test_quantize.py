@@ -57,6 +57,14 @@ def test_quantize_reports_sizes_and_perplexity(model: Path, text: Path, tmp_path
     assert list(found["kinds"]) == ["Q8_0"]
 
 
+@pytest.mark.parametrize("word", ["--output", "-o"])
+def test_where_to_write_has_other_names_that_no_help_shows(word: str, model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    assert glass("models", "quantize", str(model), "--to", "q8_0", word, str(path), "--no-perplexity").returncode == 0
+    assert path.is_file()
+    assert f" {word}" not in glass("models", "quantize", "--help").stdout
+
+
 def test_rows_that_do_not_fit_the_kind_are_named(tiny_qwen3: Path, tmp_path: Path) -> None:
     words = ("models", "quantize", str(tiny_qwen3), "--to", "q4_k", "--no-perplexity", "--out", str(tmp_path / "x.gguf"))
     done = glass(*words)
