@@ -30,6 +30,11 @@ from glassformer.checkpoint.stored_tensors import BufferedFile, StoredTensor
 from glassformer.decoding import GenerationConfig, Policy, Recipe, Step
 from glassformer.decoding.loop import Loop, loop
 from glassformer.engine.gpu.executor import GpuExecutor
+from glassformer.engine.gpu.persistent.kernel import Card
+from glassformer.engine.gpu.persistent.layout import read_layout, rotation_table
+from glassformer.engine.gpu.persistent.row_decoder import RowDecoder, RowWeights, load_rows_kernel
+from glassformer.engine.gpu.persistent.row_schedule import RowSchedule
+from glassformer.engine.paged_rows import PAGE
 from glassformer.engine.prefix_cache import PrefixCache
 from glassformer.engine.protocol import Feed, Want
 from glassformer.ground.errors import ExecutorError
@@ -400,9 +405,69 @@ def passes(full: bool) -> str:
     return "all ran"
 
 
+def rows(full: bool) -> str:
+    """decode.cu: eight rows in one kernel, over the weights where they lie; each is what it is alone, bit for bit."""
+    model = RandomModel(QWEN3 if full else SMALL)
+    shape, ids = read_layout(model.blueprint).shape, random_ids(2000 if full else 300, model.config.vocab_size)
+    expected = model.scores(ids, torch.float32)
+    rounding = relative_error(model.scores(ids, torch.bfloat16), expected)
+    alone, together = (_row_decoder(model, rows) for rows in (1, 8))
+    pages = -(-len(ids) // PAGE) + 2
+    pool = torch.full(
+        (9 * pages, shape.layers, 2, shape.kv_heads, PAGE, shape.head_size), torch.nan, device=DEVICE
+    ).bfloat16()
+    table = torch.randperm(9 * pages).reshape(9, pages).tolist()
+    scores = alone.decode([[token] for token in ids], [0], len(ids), pool, table[:1], scores_from=0).scores
+    assert scores is not None
+    ratio = relative_error(scores[:, 0], expected) / rounding
+    assert ratio <= MAX_ERROR_RATIO, ratio
+    texts = [ids[number : number + 90] for number in range(8)]  # the first is that of the row above
+    together.decode(list(zip(*texts, strict=True)), [0] * 8, 90, pool, table[1:])
+    starts = [80, 64, 90, 3, 0, 70, 89, 33]
+    begun = [[text[start] if start < 90 else 5 for text, start in zip(texts, starts, strict=True)]]
+    first = together.decode(begun, starts, 1, pool, table[1:], scores_from=0).scores
+    assert first is not None
+    assert torch.equal(first[0, 0], scores[80, 0])
+    speeds = []
+    for decoder, count in ((alone, 1), (together, 8)):
+        chosen = decoder.decode([[9] * count], [88] * count, 64, pool, table[1 : count + 1]).ids
+        assert chosen == decoder.decode([[9] * count], [88] * count, 64, pool, table[1 : count + 1]).ids
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        decoder.decode([[9] * count], [88] * count, 64, pool, table[1 : count + 1])
+        end.record()
+        torch.cuda.synchronize()
+        speeds.append(f"{count}: {begin.elapsed_time(end) / 64 * 1e3:.0f} µs a step")
+    return f"error {ratio:.2f} of plain bfloat16's; equal alone and in company; rows {', '.join(speeds)}"
+
+
+def _row_decoder(model: RandomModel, rows: int) -> RowDecoder:
+    layout, card = read_layout(model.blueprint), Card.of(torch.device(DEVICE, 0))
+
+    def joined(names: Sequence[str]) -> torch.Tensor:
+        return torch.cat([model.weights[name] for name in names])
+
+    weights = RowWeights(
+        [
+            (
+                joined(layer.matrices["qkv"]), joined(layer.matrices["output"]), joined(layer.matrices["gate_up"]),
+                joined(layer.matrices["down"]),
+            )
+            for layer in layout.layers
+        ],
+        model.weights[layout.head],
+        model.weights[layout.embedding],
+        torch.stack([model.weights[name].float() for name in layout.norms]),
+        torch.from_numpy(rotation_table(layout.rope, 4096, layout.shape.head_size)).to(DEVICE),
+        torch.stack([torch.stack([model.weights[name].float() for name in layer.head_norms]) for layer in layout.layers]),
+    )  # fmt: skip
+    schedule = RowSchedule(layout.shape, rows, card.multiprocessors, card.shared_bytes)
+    return RowDecoder(schedule, weights, load_rows_kernel(schedule, card))
+
+
 PROOFS: dict[str, Callable[[bool], str]] = {
     "accuracy": accuracy, "repeats": repeats, "launches": launches, "life": life, "batches": batches,
-    "states": states, "memory": memory, "passes": passes,
+    "states": states, "memory": memory, "passes": passes, "rows": rows,
 }  # fmt: skip
 
 

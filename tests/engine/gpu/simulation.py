@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 import subprocess
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from numpy.typing import NDArray
 from glassformer.engine.cpu.build import find_compiler
 from glassformer.engine.gpu.persistent import schedule as schedules
 from glassformer.engine.gpu.persistent.kernel import Launch
+from glassformer.engine.gpu.persistent.row_decoder import MAP_BYTES, TensorMap
+from glassformer.engine.gpu.persistent.row_schedule import RowSchedule
 from glassformer.engine.gpu.persistent.schedule import Schedule
 from glassformer.engine.gpu.persistent.stream import write_matrix
 from glassformer.engine.paged_rows import PAGE
@@ -28,15 +32,21 @@ _compiler = cache(find_compiler)  # which tries it
 
 
 def compile_simulation(schedule: Schedule, flight: int | None = None) -> ctypes.CDLL:
-    definitions = [f"-D{name}={value}" for name, value in schedule.definitions(flight).items()]
+    return compiled_simulation(SOURCE, schedule.definitions(flight))
+
+
+def compiled_simulation(source: Path, constants: Mapping[str, str]) -> ctypes.CDLL:
+    """A kernel on the simulated device."""
+    definitions = [f"-D{name}={value}" for name, value in constants.items()]
     unfortified = "-U_FORTIFY_SOURCE"  # which forbids a jump to another stack, as fibers make it
     flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", unfortified, f"-I{KERNEL}"]
-    command = [*_compiler(), *flags, *definitions, str(SOURCE)]
+    command = [*_compiler(), *flags, *definitions, str(source)]
 
     def compile_to(folder: Path) -> None:
         subprocess.run([*command, "-o", str(folder / "simulation.so")], check=True)
 
-    folder = kept("simulation", command, [SOURCE, *sorted(KERNEL.glob("*.cu"))], compile_to)
+    headers = sorted(source.parent.glob("simulated_*.h"))
+    folder = kept("simulation", command, [source, *headers, *sorted(KERNEL.glob("*.cu"))], compile_to)
     return ctypes.CDLL(str(folder / "simulation.so"))
 
 
@@ -100,3 +110,27 @@ class SimulatedDecoder:
         if self.library.simulate(ctypes.byref(launch), ctypes.c_uint64(seed), ctypes.c_uint64(400_000_000)):
             raise RuntimeError("the simulated kernel did not end")
         self.tag += steps * (shape.layers + 1)
+
+
+class SimulatedRowKernel:
+    """decode.cu, compiled for the host; its threads in the order that a seed makes."""
+
+    def __init__(self, schedule: RowSchedule, seed: int = 1) -> None:
+        self._library = compiled_simulation(SOURCE.with_name("simulated_rows.cpp"), schedule.definitions())
+        self._seed = seed
+        assert self._library.launch_size() % 64 == 0
+        assert self._library.exchange_words(3) == schedule.exchange_words(3)
+
+    def blocks_per_multiprocessor(self) -> int:
+        return 1
+
+    def launch(self, blocks: int, parameter: ctypes.Structure, stream: int) -> None:
+        seed, limit = ctypes.c_uint64(self._seed), ctypes.c_uint64(400_000_000)
+        if self._library.simulate(ctypes.byref(parameter), seed, limit):
+            raise RuntimeError("the simulated kernel did not end")
+
+
+def simulated_map(tensor_map: TensorMap) -> bytes:
+    """As simulated_rows.cpp reads it."""
+    numbers = struct.pack("<Q4Q3Q4I", tensor_map.tensor.data_ptr(), *tensor_map.sizes, *tensor_map.strides, *tensor_map.box)
+    return numbers.ljust(MAP_BYTES, b"\0")

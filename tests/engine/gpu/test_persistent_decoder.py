@@ -239,6 +239,6 @@ def test_a_driver_that_fails_says_what_it_said(monkeypatch: pytest.MonkeyPatch) 
             ctypes.cast(text, ctypes.POINTER(ctypes.c_char_p))[0] = b"out of memory"  # type: ignore[arg-type]
             return 0
 
-    monkeypatch.setattr(kernels, "_load_driver", FakeDriver)
+    monkeypatch.setattr(kernels, "load_driver", FakeDriver)
     with pytest.raises(ExecutorError, match="cuModuleLoadData says 'out of memory'"):
         kernels.CooperativeKernel(b"", "decode", 288, 1)

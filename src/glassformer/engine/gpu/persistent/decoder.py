@@ -14,7 +14,7 @@ from torch import Tensor
 
 from glassformer.engine.gpu.kernels.tensors import DeviceMatrix
 from glassformer.engine.gpu.persistent.formats import EMBEDDINGS, Format, format_of
-from glassformer.engine.gpu.persistent.kernel import Card, Kernel, KernelError, Launch, load_kernel
+from glassformer.engine.gpu.persistent.kernel import Card, Kernel, KernelError, Launch, load_kernel, timed_out
 from glassformer.engine.gpu.persistent.schedule import MATRICES, DecoderShape, Formats, Schedule, misfit
 from glassformer.engine.gpu.persistent.stream import write_matrix
 from glassformer.ground.errors import ExecutorError
@@ -167,10 +167,7 @@ class PersistentDecoder:
         if error != KernelError.NONE:
             self._forget_exchange()
             self.begin()
-            raise ExecutorError(
-                f"the persistent kernel gave up after {self.timeout:g} seconds of waiting (block {block}, step {done}): "
-                "another program may hold the GPU. Try again, or use another executor."
-            )
+            raise timed_out(self.timeout, block, done)
         return list(results[STATUS : STATUS + done])
 
     def _pack(self, weights: DecoderWeights) -> Tensor:

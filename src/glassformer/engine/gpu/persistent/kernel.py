@@ -43,6 +43,13 @@ class KernelError(IntEnum):
     TIMED_OUT = 1
 
 
+def timed_out(seconds: float, block: int, step: int) -> ExecutorError:
+    return ExecutorError(
+        f"the persistent kernel gave up after {seconds:g} seconds of waiting (block {block}, step {step}): another program "
+        "may hold the GPU. Try again, or use another executor."
+    )
+
+
 class Launch(ctypes.Structure):
     """What one launch is given; see the comments at kernel.cu's Launch."""
 
@@ -78,10 +85,10 @@ class Card:
 
 
 class Kernel(Protocol):
-    """kernel.cu, compiled for a schedule."""
+    """A persistent kernel, compiled for a schedule."""
 
     def blocks_per_multiprocessor(self) -> int: ...
-    def launch(self, blocks: int, parameter: Launch, stream: int) -> None: ...
+    def launch(self, blocks: int, parameter: ctypes.Structure, stream: int) -> None: ...
 
 
 def load_kernel(schedule: Schedule, card: Card) -> Kernel:
@@ -112,7 +119,7 @@ class CooperativeKernel(Shared):
     """One kernel of a cubin, whose blocks may wait for each other; loaded into the current context, which torch made."""
 
     def __init__(self, cubin: bytes, name: str, threads: int, shared_bytes: int) -> None:
-        self._driver = _load_driver()
+        self._driver = load_driver()
         self._threads, self._shared_bytes = threads, shared_bytes
         self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("cuModuleLoadData", ctypes.byref(self._module), cubin)
@@ -139,31 +146,32 @@ class CooperativeKernel(Shared):
             raise ExecutorError(f"the GPU engine's persistent kernel cannot run: {name} says '{reason}'.")
 
 
-def _load_driver() -> ctypes.CDLL:
+def load_driver() -> ctypes.CDLL:
     try:
         return ctypes.CDLL(DRIVER)
     except OSError as error:
         raise ExecutorError("the GPU engine needs an NVIDIA GPU and its driver, and none was found.") from error
 
 
-def compiled(definitions: Mapping[str, str], architecture: str) -> bytes:
-    """The cubin of kernel.cu with these constants for an architecture such as "sm_90": kept, or compiled now."""
-    source, nvrtc = SOURCE.read_text("utf-8"), _nvrtc()
+def compiled(definitions: Mapping[str, str], architecture: str, path: Path = SOURCE, *more_options: str) -> bytes:
+    """The cubin of a kernel with these constants for an architecture such as "sm_90": kept, or compiled now."""
+    source, nvrtc = path.read_text("utf-8"), _nvrtc()
     options = [
         "-std=c++17",
         "-default-device",
         f"--gpu-architecture={architecture}",
+        *more_options,
         *(f"-D{name}={value}" for name, value in definitions.items()),
     ]
     key = hashlib.sha256("\0".join([source, _version(nvrtc), *options]).encode()).hexdigest()[:16]
-    path = home() / "gpu" / f"persistent-{key}.cubin"
+    kept = home() / "gpu" / f"persistent-{key}.cubin"
     if not os.environ.get("GLASS_REBUILD"):
         with suppress(OSError):
-            return path.read_bytes()
+            return kept.read_bytes()
     cubin = _compile(nvrtc, source, options)
     with suppress(OSError):  # a kernel that cannot be kept is compiled again next time
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(path, cubin)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(kept, cubin)
     return cubin
 
 
