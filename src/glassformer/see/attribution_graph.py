@@ -218,6 +218,7 @@ def graph(
     """Follow a token's lead back through the heads that carried it, to the tokens and MLPs it came from."""
     if not 0 <= threshold <= 1:
         raise InputError(f"threshold is {threshold}; it is a share of the score, from 0 to 1.")
+    reading.model.config.check_equations("the parts of a score")
     extra = ("attention.value", "attention.pattern")
     held = [site for site in reading.model.blueprint.sites if site.endswith((*STREAM_SITES, *extra))]
     if (size := reading.cost(*held).bytes) > MAX_BYTES:

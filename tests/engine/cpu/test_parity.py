@@ -255,10 +255,20 @@ def test_parity_of_kinds_levels_and_cache_dtypes(kind: str, level: str, cache: s
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(("cache", "activations"), [("f32", "q14"), ("f16", "q14"), ("f32", "mixed"), ("f32", "q8")])
-def test_parity_of_the_default_model(smollm2: Path, cache: str, activations: str) -> None:
-    """SmolLM2, packed as Q4_1: thirty blocks, and the bounds that `glass doctor --verify` holds it to."""
-    from glassformer.see.verification import tolerance
+def test_parity_of_the_default_model(smollm2: Path) -> None:
+    """SmolLM2, packed as Q4_1, reading texts: thirty blocks, and the bounds that `glass doctor --verify` holds it to.
 
-    subject = Subject(smollm2)
-    agree(subject, subject.cpu(cache, activations), tolerance(True, cache, activations))
+    Random tokens are no texts: at the one on which its second block puts almost everything, inputs that are rounded more
+    coarsely than by default move the block's update by a quarter.
+    """
+    from glassformer import load
+    from glassformer.cli.doctor import verify_engine
+
+    found = verify_engine(load(smollm2, executor="plain", dtype="float32"))
+    assert {(row.cache, row.activations) for row in found} >= {
+        ("f32", "q14"),
+        ("f16", "q14"),
+        ("f32", "mixed"),
+        ("f32", "q8"),
+    }
+    assert all(row.agrees for row in found), found
