@@ -1,4 +1,4 @@
-"""Random models for decode.cu, on the host or a GPU, and a plain statement of its order of sums: see engine/gpu/order.py."""
+"""Random models for decode.cu, and a plain statement of its order of sums: see engine/gpu/order.py."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ COLUMNS_OF_16 = (
 )  # as the simulated instruction walks four lanes' fours
 
 
-def row_weights(model: RandomModel, positions: int, device: str = "cpu") -> RowWeights:
+def row_weights(model: RandomModel, positions: int, dtype: torch.dtype = torch.bfloat16) -> RowWeights:
     """The weights of a model as the kernel reads them; of shapes without head norms or biases none."""
     shape = model.shape
 
     def joined(name: str, layer: int) -> Tensor:
-        return torch.cat([part.data for part in model.matrices(name, layer)]).contiguous().to(device)
+        return torch.cat([part.data for part in model.matrices(name, layer)]).contiguous().to(dtype)
 
     layers = [
         (joined("qkv", layer), joined("output", layer), joined("gate_up", layer), joined("down", layer))
@@ -44,11 +44,11 @@ def row_weights(model: RandomModel, positions: int, device: str = "cpu") -> RowW
     return RowWeights(
         layers,
         joined("head", shape.layers),
-        model.stored["embedding", 0].data.to(device),
-        torch.from_numpy(model.norms).to(device),
-        torch.from_numpy(rotation_table(positions, shape.head_size)).to(device),
-        torch.from_numpy(model.head_norms).to(device) if shape.head_norms else None,
-        torch.from_numpy(model.qkv_bias).to(device) if shape.qkv_bias else None,
+        model.stored["embedding", 0].data.to(dtype),
+        torch.from_numpy(model.norms),
+        torch.from_numpy(rotation_table(positions, shape.head_size)),
+        torch.from_numpy(model.head_norms) if shape.head_norms else None,
+        torch.from_numpy(model.qkv_bias) if shape.qkv_bias else None,
     )
 
 

@@ -39,7 +39,7 @@ def compiled_simulation(source: Path, constants: Mapping[str, str]) -> ctypes.CD
     """A kernel on the simulated device."""
     definitions = [f"-D{name}={value}" for name, value in constants.items()]
     unfortified = "-U_FORTIFY_SOURCE"  # which forbids a jump to another stack, as fibers make it
-    flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", unfortified, f"-I{KERNEL}"]
+    flags = ["-std=c++17", "-O1", "-w", "-Wno-psabi", "-shared", "-fPIC", "-ffp-contract=off", unfortified, f"-I{KERNEL}"]
     command = [*_compiler(), *flags, *definitions, str(source)]
 
     def compile_to(folder: Path) -> None:

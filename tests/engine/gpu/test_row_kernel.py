@@ -34,14 +34,16 @@ class Rows:
     """A decoder on the simulated device, and rows in its cache, whose pages lie about."""
 
     def __init__(
-        self, model: RandomModel, *, rows: int = 2, multiprocessors: int = 5, seed: int = 1, timeout: float = 2.0
-    ) -> None:
+        self, model: RandomModel, *, rows: int = 2, multiprocessors: int = 5, seed: int = 1, timeout: float = 2.0,
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> None:  # fmt: skip
         shape = model.shape
-        schedule = RowSchedule(shape, rows, multiprocessors, SHARED)
-        kernel = SimulatedRowKernel(schedule, seed)
-        self.decoder = RowDecoder(schedule, row_weights(model, PAGES * PAGE), kernel, timeout=timeout, encode=simulated_map)
+        kinds = ("F16", "f16") if dtype == torch.float16 else ("BF16", "bf16")
+        schedule = RowSchedule(shape, rows, multiprocessors, SHARED, *kinds)
+        kernel, weights = SimulatedRowKernel(schedule, seed), row_weights(model, PAGES * PAGE, dtype)
+        self.decoder = RowDecoder(schedule, weights, kernel, timeout=timeout, encode=simulated_map)
         pages = rows * PAGES
-        self.pool = torch.full((pages, max(shape.layers, 1), 2, shape.kv_heads, PAGE, shape.head_size), torch.nan).bfloat16()
+        self.pool = torch.full((pages, max(shape.layers, 1), 2, shape.kv_heads, PAGE, shape.head_size), torch.nan).to(dtype)
         self.pages = np.random.default_rng(0).permutation(pages).reshape(rows, PAGES).tolist()
 
     def run(self, ids: Sequence[Sequence[int]], starts: Sequence[int], steps: int, rows: Sequence[int]) -> Tensor:
@@ -52,17 +54,18 @@ class Rows:
         return decoded.scores
 
 
+@pytest.mark.parametrize(("dtype", "most"), [(torch.bfloat16, 0.015), (torch.float16, 0.004)])  # what inputs are rounded to
 @pytest.mark.parametrize("name", mostly_swept(SHAPES, "head norms and biases"))
-def test_logits_are_those_of_a_plain_pass(name: str) -> None:
+def test_logits_are_those_of_a_plain_pass(name: str, dtype: torch.dtype, most: float) -> None:
     model = RandomModel(SHAPES[name], seed=1)
-    rows, ids = Rows(model), [3, 7, 11, 5]
+    rows, ids = Rows(model, dtype=dtype), [3, 7, 11, 5]
     logits = rows.run([[token] for token in ids], [0], len(ids), [1])[:, 0].numpy()
     shape = model.shape
     cache = np.zeros((shape.layers, 2, shape.kv_heads, len(ids), shape.head_size), np.float32)
     for position, token in enumerate(ids):
         expected, _ = model.forward(token, position, cache, rows.decoder._weights.rotation.numpy())
         error = np.linalg.norm(logits[position] - expected) / np.linalg.norm(expected)
-        assert error < 0.015, position  # of inputs rounded to bfloat16
+        assert error < most, position
 
 
 @pytest.mark.parametrize("name", mostly_swept(SHAPES, "head norms and biases"))
