@@ -46,7 +46,7 @@ def compiled_simulation(source: Path, constants: Mapping[str, str]) -> ctypes.CD
         subprocess.run([*command, "-o", str(folder / "simulation.so")], check=True)
 
     headers = sorted(source.parent.glob("simulated_*.h"))
-    folder = kept("simulation", command, [source, *headers, *sorted(KERNEL.glob("*.cu"))], compile_to)
+    folder = kept("simulation", command, [source, *headers, *sorted(KERNEL.glob("*.cu")), *KERNEL.glob("*.h")], compile_to)
     return ctypes.CDLL(str(folder / "simulation.so"))
 
 

@@ -41,11 +41,7 @@
 // see. A block that gave up runs on with wrong numbers, without waiting, to the end of the token, where all of its threads
 // leave together.
 
-#define DEVICE __device__ __forceinline__
-
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
+#include "device.h"
 
 constexpr int WARPS = 8;                     // consumers, two groups of four; of a third group one thread produces
 constexpr int THREADS = 32 * WARPS, ALL_THREADS = THREADS + 128;
@@ -69,13 +65,9 @@ constexpr float LOWEST = -1e30f;
 constexpr int NO_ID = -1;                    // the scores are no numbers
 #define INFINITE bits_float(0x7f800000u)
 
-enum Error { NONE = 0, TIMED_OUT = 1 };
-
 // In the order in which a lane's four registers are an operand of m16n8k16, whose rows from the eighth on are not used.
 struct __align__(16) Word { u32 low, extra, high, tag; };
 
-DEVICE constexpr int greatest(int a, int b) { return a > b ? a : b; }
-DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
 DEVICE constexpr int divided(int a, int b) { return (a + b - 1) / b; }
 DEVICE constexpr int tree_width(int count) { return count <= 1 ? 1 : 2 * tree_width((count + 1) / 2); }
 
@@ -191,29 +183,6 @@ DEVICE Shared &shared_memory() {
     extern __shared__ __align__(1024) char memory[];
     return *reinterpret_cast<Shared *>(memory);
 }
-DEVICE u32 shared_address(const void *pointer) { return (u32)__cvta_generic_to_shared(pointer); }
-DEVICE void barrier_init(u64 *barrier, u32 arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-}
-DEVICE void barrier_arrive(u64 *barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-DEVICE void barrier_expect(u64 *barrier, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
-}
-DEVICE bool barrier_passed(u64 *barrier, u32 parity) {  // may wait for a moment
-    u32 passed;
-    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                 : "=r"(passed) : "r"(shared_address(barrier)), "r"(parity) : "memory");
-    return passed;
-}
-DEVICE void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-DEVICE u64 evict_first() {
-    u64 policy;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
 // A box of a tensor map from a row and a block of 64 columns on; it lies in shared memory swizzled by 128 bytes.
 DEVICE void copy_box(void *target, const TensorMap *map, int row, int column_block, u64 *barrier, u64 policy) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
@@ -224,11 +193,6 @@ DEVICE void copy_box(void *target, const TensorMap *map, int row, int column_blo
 }
 DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 224;"); }
 DEVICE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 56;"); }
-DEVICE void consumers_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
-DEVICE void block_sync() { __syncthreads(); }
-DEVICE void warp_sync() { __syncwarp(); }
-DEVICE void fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
-DEVICE void fence_for_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }  // between stores and bulk copies
 DEVICE void put(Word *word, u32 first, u32 second, u32 third, u32 tag) {
     asm volatile("{\n.reg .b64 l, h;\n.reg .b128 w;\nmov.b64 l, {%1, %2};\nmov.b64 h, {%3, %4};\nmov.b128 w, {l, h};\n"
                  "st.relaxed.gpu.global.b128 [%0], w;\n}"
@@ -240,36 +204,8 @@ DEVICE uint4 get(const Word *word) {
                  : "=l"(low), "=l"(high) : "l"(word) : "memory");
     return {(u32)low, (u32)(low >> 32), (u32)high, (u32)(high >> 32)};
 }
-DEVICE int load_status(const int *status) {
-    int value;
-    asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(status) : "memory");
-    return value;
-}
-DEVICE bool claim_status(int *status, int error) { return atomicCAS(status, NONE, error) == NONE; }
-DEVICE float from_lane_xor(float value, int mask) { return __shfl_xor_sync(~0u, value, mask); }
-DEVICE int from_lane_xor(int value, int mask) { return __shfl_xor_sync(~0u, value, mask); }
 DEVICE u32 of_lane(u32 value, int lane) { return __shfl_sync(~0u, value, lane); }
 DEVICE void pause() { __nanosleep(2000); }
-DEVICE long long now() { return clock64(); }
-DEVICE int block_index() { return blockIdx.x; }
-DEVICE int thread_index() { return threadIdx.x; }
-DEVICE float bits_float(u32 bits) { return __uint_as_float(bits); }
-DEVICE u32 float_bits(float value) { return __float_as_uint(value); }
-DEVICE u32 bfloat16_pair(float low, float high) {
-    u32 pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-DEVICE u32 float16_pair(float low, float high) {
-    u32 pair;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-DEVICE float float16_float(u16 bits) {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
-    return value;
-}
 // sums (16, 8) += a (16, 16) * b (8, 16) transposed; lane l has of a the rows l / 4 and l / 4 + 8, in turn, of b the row l / 4, of
 // the sums the rows l / 4 and l / 4 + 8 and the columns l % 4 * 2 and the next.
 template <bool FLOAT16> DEVICE void multiply_tiles(float (&sums)[4], uint4 a, u32 b0, u32 b1) {
@@ -314,8 +250,6 @@ DEVICE float reciprocal_root(float x) {
 }
 #endif
 
-DEVICE float low(u32 pair) { return bits_float(pair << 16); }
-DEVICE float high(u32 pair) { return bits_float(pair & 0xffff0000u); }
 DEVICE uint4 both_halves(u32 first, u32 second) { return {first, first, second, second}; }
 template <bool FLOAT16> DEVICE u32 pair_of(float low, float high) {
     return FLOAT16 ? float16_pair(low, high) : bfloat16_pair(low, high);

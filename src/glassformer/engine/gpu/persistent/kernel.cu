@@ -48,11 +48,7 @@
 //
 // All sums are taken in an order that depends on the position alone: results are equal bit for bit, watched or not.
 
-#define DEVICE __device__ __forceinline__
-
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
+#include "device.h"
 
 constexpr int WARPS = 8;                     // consumers; one more warp produces
 constexpr int THREADS = 32 * WARPS;
@@ -69,12 +65,8 @@ constexpr float LOWEST = -1e30f;
 constexpr int NO_ID = -1;  // the scores are no numbers
 #define INFINITE bits_float(0x7f800000u)
 
-enum Error { NONE = 0, TIMED_OUT = 1 };
-
 struct __align__(8) Word { u32 value, tag; };
 
-DEVICE constexpr int greatest(int a, int b) { return a > b ? a : b; }
-DEVICE constexpr int least(int a, int b) { return a < b ? a : b; }
 
 struct Launch;
 struct Shared;
@@ -242,34 +234,11 @@ DEVICE Shared &shared_memory() {
     extern __shared__ __align__(128) char memory[];
     return *reinterpret_cast<Shared *>(memory);
 }
-DEVICE u32 shared_address(const void *pointer) { return (u32)__cvta_generic_to_shared(pointer); }
-DEVICE void barrier_init(u64 *barrier, u32 arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-}
-DEVICE void barrier_arrive(u64 *barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-DEVICE void barrier_expect(u64 *barrier, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
-}
-DEVICE bool barrier_passed(u64 *barrier, u32 parity) {  // may wait for a moment
-    u32 passed;
-    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                 : "=r"(passed) : "r"(shared_address(barrier)), "r"(parity) : "memory");
-    return passed;
-}
 DEVICE bool barrier_is_past(u64 *barrier, u32 parity) {  // at this moment
     u32 past;
     asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
                  : "=r"(past) : "r"(shared_address(barrier)), "r"(parity) : "memory");
     return past;
-}
-DEVICE void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-DEVICE u64 evict_first() {
-    u64 policy;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
 }
 DEVICE void bulk_copy(void *target, const void *source, u32 bytes, u64 *barrier, u64 policy) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
@@ -277,11 +246,6 @@ DEVICE void bulk_copy(void *target, const void *source, u32 bytes, u64 *barrier,
                  ::"r"(shared_address(target)), "l"(source), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
                  : "memory");
 }
-DEVICE void consumers_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
-DEVICE void block_sync() { __syncthreads(); }
-DEVICE void warp_sync() { __syncwarp(); }
-DEVICE void fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
-DEVICE void fence_for_copies() { asm volatile("fence.proxy.async;" ::: "memory"); }  // between stores and bulk copies
 DEVICE void put(Word *word, u32 value, u32 tag) {
     asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(word), "r"(value), "r"(tag) : "memory");
 }
@@ -290,24 +254,6 @@ DEVICE uint4 get_two(const Word *words) {
     asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(words) : "memory");
     return r;
-}
-DEVICE int load_status(const int *status) {
-    int value;
-    asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(value) : "l"(status) : "memory");
-    return value;
-}
-DEVICE bool claim_status(int *status, int error) { return atomicCAS(status, NONE, error) == NONE; }
-DEVICE float from_lane_xor(float value, int mask) { return __shfl_xor_sync(~0u, value, mask); }
-DEVICE int from_lane_xor(int value, int mask) { return __shfl_xor_sync(~0u, value, mask); }
-DEVICE long long now() { return clock64(); }
-DEVICE int block_index() { return blockIdx.x; }
-DEVICE int thread_index() { return threadIdx.x; }
-DEVICE float bits_float(u32 bits) { return __uint_as_float(bits); }
-DEVICE u32 float_bits(float value) { return __float_as_uint(value); }
-DEVICE u32 bfloat16_pair(float low, float high) {
-    u32 pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
 }
 // sums (16, 8) += a (16, 16) * b (8, 16) transposed; lane l has of a the rows l / 4 and l / 4 + 8, of b the row l / 4, of the
 // sums the rows l / 4 and l / 4 + 8 and the columns l % 4 * 2 and the next.
@@ -328,20 +274,8 @@ DEVICE u32 masked_or(u32 bits, u32 mask, u32 others) {  // (bits & mask) | other
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(bits), "r"(mask), "r"(others));
     return result;
 }
-DEVICE u32 float16_pair(float low, float high) {
-    u32 pair;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-DEVICE float float16_float(u16 bits) {
-    float value;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
-    return value;
-}
 #endif
 
-DEVICE float low(u32 pair) { return bits_float(pair << 16); }
-DEVICE float high(u32 pair) { return bits_float(pair & 0xffff0000u); }
 
 DEVICE float warp_sum(float value) {
 #pragma unroll

@@ -31,6 +31,7 @@ from glassformer.ground.files import home, write_bytes
 from glassformer.ground.ownership import Shared
 
 SOURCE = Path(__file__).with_name("kernel.cu")
+DEVICE = SOURCE.with_name("device.h")  # what all kernels include
 COMPILERS = ("libnvrtc.so.13", "libnvrtc.so.12", "nvrtc64_130_0.dll", "nvrtc64_120_0.dll")
 DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # of CUfunction_attribute
@@ -156,6 +157,7 @@ def load_driver() -> ctypes.CDLL:
 def compiled(definitions: Mapping[str, str], architecture: str, path: Path = SOURCE, *more_options: str) -> bytes:
     """The cubin of a kernel with these constants for an architecture such as "sm_90": kept, or compiled now."""
     source, nvrtc = path.read_text("utf-8"), _nvrtc()
+    source = source.replace(f'#include "{DEVICE.name}"', DEVICE.read_text("utf-8"))  # NVRTC looks into no folder
     options = [
         "-std=c++17",
         "-default-device",
